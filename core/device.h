@@ -1,0 +1,120 @@
+// A device: memory by category, streams, events, and the few operations on buffers that benchmarks need.
+// Strategies and communicators are written against this; host (core/device_host.c) and CUDA are its two
+// implementations.
+//
+// A stream keeps order; events tie streams together; enqueuing does not wait for the work. On the host a
+// stream is a queue with a worker thread, so that a program has the same races and deadlocks as on CUDA. The
+// one exception is PTB_STREAM_CALLER: there the calling thread itself is the stream and work is done before
+// enqueue returns. It exists for micro-benchmarks of operations that are shorter than a hand-over between
+// threads (blocking MPI calls are of this kind).
+#ifndef PTB_CORE_DEVICE_H
+#define PTB_CORE_DEVICE_H
+
+#include "core/dtype.h"
+#include "core/pattern.h"
+#include "core/registry.h"
+#include "core/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+// category, its name in reports
+#define PTB_MEMORY_LIST(X)                                                                                   \
+    X(PARAMETERS, "parameters")                                                                              \
+    X(GRADIENTS, "gradients")                                                                                \
+    X(OPTIMIZER, "optimizer")                                                                                \
+    X(ACTIVATIONS, "activations")                                                                            \
+    X(COMMUNICATION, "communication")                                                                        \
+    X(WORKSPACE, "workspace")
+
+typedef enum {
+#define X(name, word) PTB_MEMORY_##name,
+    PTB_MEMORY_LIST(X)
+#undef X
+        PTB_MEMORY_COUNT
+} ptb_memory;
+const char *ptb_memory_name(ptb_memory category);
+
+typedef enum { PTB_STREAM_WORKER, PTB_STREAM_CALLER } ptb_stream_kind;
+
+typedef struct ptb_device ptb_device;
+typedef struct ptb_stream ptb_stream;
+typedef struct ptb_event ptb_event;
+
+enum { PTB_CALL_BYTES = 256 }; // most argument bytes of one enqueued call
+// Work enqueued on a host stream. `arg` points at the stream's copy of the argument bytes. The first status
+// that is not OK sticks to the stream, later work is dropped, and ptb_stream_sync returns it.
+typedef ptb_status ptb_call_fn(void *arg);
+
+typedef struct {
+    ptb_plugin plugin;
+    ptb_status (*open)(int index, ptb_device **device);
+    void (*close)(ptb_device *device);
+    // Huge-page advised and touched before return (host); 64-byte aligned at least. NO_MEMORY logs the figure
+    // needed.
+    ptb_status (*alloc)(ptb_device *device, ptb_memory category, size_t bytes, void **memory);
+    void (*free)(ptb_device *device, void *memory);
+    // `lane` names the stream in traces (ptb_span.stream).
+    ptb_status (*stream_new)(ptb_device *device, ptb_stream_kind kind, int lane, ptb_stream **stream);
+    void (*stream_free)(ptb_stream *stream);
+    ptb_status (*stream_sync)(ptb_stream *stream);
+    // Host only (UNSUPPORTED elsewhere): enqueue fn(arg) with a copy of the bytes (at most PTB_CALL_BYTES).
+    ptb_status (*stream_call)(ptb_stream *stream, ptb_call_fn *fn, const void *arg, size_t bytes);
+    ptb_status (*event_new)(ptb_device *device, ptb_event **event);
+    void (*event_free)(ptb_event *event);
+    ptb_status (*event_record)(ptb_event *event, ptb_stream *stream);
+    ptb_status (*event_wait)(ptb_stream *stream, ptb_event *event); // the stream waits, not the caller
+    ptb_status (*event_sync)(ptb_event *event);                     // the caller waits
+    ptb_status (*copy)(ptb_stream *stream, void *to, const void *from, size_t bytes);
+    ptb_status (*set)(ptb_stream *stream, void *memory, int byte, size_t bytes);
+    ptb_status (*fill)(ptb_stream *stream, const ptb_pattern *pattern, bool reduced, int rank, size_t first,
+                       void *buffer, size_t count);
+    // Adds to *check (host memory), complete after stream_sync.
+    ptb_status (*check)(ptb_stream *stream, const ptb_pattern *pattern, const ptb_expect *expect,
+                        const void *buffer, ptb_check *check);
+    ptb_status (*reduce)(ptb_stream *stream, ptb_dtype type, ptb_redop op, void *out, const void *a,
+                         const void *b, size_t count);
+} ptb_device_ops;
+
+// First members of each implementation's structs.
+struct ptb_device {
+    const ptb_device_ops *ops;
+    char description[128]; // "AMD EPYC, 1 core"; a simulated device says so here
+    bool simulated;
+    uint64_t used_bytes[PTB_MEMORY_COUNT]; // now
+    uint64_t peak_bytes[PTB_MEMORY_COUNT]; // since open or ptb_device_reset_peak
+};
+struct ptb_stream {
+    const ptb_device_ops *ops;
+    ptb_device *device;
+    ptb_stream_kind kind;
+    int lane;
+};
+struct ptb_event {
+    const ptb_device_ops *ops;
+};
+
+ptb_status ptb_device_open(const char *name, int index,
+                           ptb_device **device); // by registered name; logs what is wrong
+void ptb_device_close(ptb_device *device);       // NULL is allowed, as in all frees below
+ptb_status ptb_device_alloc(ptb_device *device, ptb_memory category, size_t bytes, void **memory);
+void ptb_device_free(ptb_device *device, void *memory);
+void ptb_device_reset_peak(ptb_device *device);
+ptb_status ptb_stream_new(ptb_device *device, ptb_stream_kind kind, int lane, ptb_stream **stream);
+void ptb_stream_free(ptb_stream *stream);
+ptb_status ptb_stream_sync(ptb_stream *stream);
+ptb_status ptb_stream_call(ptb_stream *stream, ptb_call_fn *fn, const void *arg, size_t bytes);
+ptb_status ptb_stream_copy(ptb_stream *stream, void *to, const void *from, size_t bytes);
+ptb_status ptb_stream_set(ptb_stream *stream, void *memory, int byte, size_t bytes);
+ptb_status ptb_event_new(ptb_device *device, ptb_event **event);
+void ptb_event_free(ptb_event *event);
+ptb_status ptb_event_record(ptb_event *event, ptb_stream *stream);
+ptb_status ptb_event_wait(ptb_stream *stream, ptb_event *event);
+ptb_status ptb_event_sync(ptb_event *event);
+
+// Host memory as every large host buffer must be: anonymous mapping, advised to huge pages, touched.
+// core/memory.c.
+ptb_status ptb_memory_map(size_t bytes, void **memory);
+void ptb_memory_unmap(void *memory, size_t bytes);
+
+#endif

@@ -1,0 +1,33 @@
+// Counter-based random numbers: the value at (seed, stream, index) needs no state, so any sharding draws the
+// same numbers. The mixer is splitmix64's finaliser (Steele, Lea, Flood, OOPSLA 2014) applied twice.
+#ifndef PTB_CORE_RANDOM_H
+#define PTB_CORE_RANDOM_H
+
+#include <stdint.h>
+
+static inline uint64_t ptb_random_mix(uint64_t x)
+{
+    x ^= x >> 30;
+    x *= 0xbf58476d1ce4e5b9u;
+    x ^= x >> 27;
+    x *= 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+// 64 uniform bits for the triple.
+static inline uint64_t ptb_random_u64(uint64_t seed, uint64_t stream, uint64_t index)
+{
+    uint64_t key = ptb_random_mix(seed + 0x9e3779b97f4a7c15u * (stream + 1));
+    return ptb_random_mix(key + 0x9e3779b97f4a7c15u * (index + 1));
+}
+
+// Uniform in [0, 1), 53 bits.
+static inline double ptb_random_uniform(uint64_t seed, uint64_t stream, uint64_t index)
+{
+    return (double)(ptb_random_u64(seed, stream, index) >> 11) * 0x1p-53;
+}
+
+// Standard normal (Box-Muller on two uniforms of the counter 2*index, 2*index+1).
+double ptb_random_normal(uint64_t seed, uint64_t stream, uint64_t index);
+
+#endif

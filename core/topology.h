@@ -1,0 +1,33 @@
+// What this machine is: read once per host through hwloc and /proc, stored with each run, and reduced to a
+// fingerprint that tells whether two runs may be compared and which cached tables apply.
+#ifndef PTB_CORE_TOPOLOGY_H
+#define PTB_CORE_TOPOLOGY_H
+
+#include "core/status.h"
+#include "core/text.h"
+
+#include <stdint.h>
+
+typedef struct {
+    char hostname[128];
+    char cpu_model[128];
+    char kernel[128];                         // uname -sr
+    char os[128];                             // PRETTY_NAME
+    int packages, numa_nodes, cores, threads; // of the machine
+    int allowed_cpus;                         // that this process may use (affinity mask)
+    char binding[128];                        // "0-1": the affinity mask as a list
+    int cgroup_cpus;                          // whole CPUs granted by the cgroup quota, 0: no quota
+    uint64_t memory_bytes;
+    uint64_t l1d_bytes, l2_bytes, l3_bytes;
+    char governor[32];           // CPU frequency governor or "unknown"
+    char thp[16], shmem_thp[16]; // transparent huge pages: always / madvise / never; advise / never ...
+    char isa[64];                // "avx512f avx512_bf16 amx" features that matter here
+    bool virtual_machine;
+    uint64_t fingerprint; // hash of cpu model, cores, caches, kernel major.minor, memory
+} ptb_topology;
+
+ptb_status ptb_topology_read(ptb_topology *topology);
+// JSON object with the fields above.
+void ptb_topology_json(const ptb_topology *topology, ptb_text *out);
+
+#endif
