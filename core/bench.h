@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-enum { PTB_PARAMS_MAX = 32, PTB_KEY_BYTES = 1024, PTB_REASON_BYTES = 512 };
+enum { PTB_PARAMS_MAX = 32, PTB_KEY_BYTES = 4608, PTB_REASON_BYTES = 512 };
 
 // Ordered name/value pairs: the parameters that identify a case, or facts observed while it ran.
 typedef struct {

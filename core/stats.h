@@ -21,9 +21,9 @@ typedef struct {
 ptb_summary ptb_stats_summarise(const double *samples, size_t count);
 // Quantile q in [0,1] (type 7) of ascending sorted[count], count >= 1.
 double ptb_stats_quantile(const double *sorted, size_t count, double q);
-// Ranks (0-based, inclusive) of the order statistics that bound the median with at least `confidence`; true
-// coverage is returned. Source: Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2 (binomial,
-// p = 1/2).
+// Ranks (0-based, inclusive) of the order statistics that bound the median with at least `confidence` (0.95
+// or 0.99); true coverage is returned. Source: Conover, Practical Nonparametric Statistics, 3rd ed.,
+// section 3.2 (binomial, p = 1/2).
 double ptb_stats_median_ranks(size_t count, double confidence, size_t *low, size_t *high);
 // Half width of the interval relative to the median: max(high - median, median - low) / median; INFINITY if
 // count < 6.

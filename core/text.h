@@ -40,6 +40,10 @@ void ptb_text_format_size(uint64_t bytes, char *out, size_t out_size);
 // "412 ns", "5.21 us", "14.2 ms", "3.2 s": three significant digits.
 void ptb_text_format_ns(double ns, char *out, size_t out_size);
 
+// Appends a number with a decimal point whatever the locale: `decimals` places, or with decimals < 0 the
+// shortest form that reads back as the same double. Not finite: "n/a".
+void ptb_text_append_number(ptb_text *text, double value, int decimals);
+
 // Splits at `separator` into at most `max` pieces, trimming blanks; *out points into *storage, a heap copy
 // that the caller frees.
 size_t ptb_text_split(const char *string, char separator, char **storage, const char **out, size_t max);
