@@ -149,6 +149,8 @@ void ptb_text_append_number(ptb_text *text, double value, int decimals)
         ptb_text_append(text, "n/a");
         return;
     }
+    if (decimals < 0 && value == floor(value) && fabs(value) < 1e15)
+        decimals = 0; // whole numbers in full: %g would write 1.2e+02 for 120
     if (decimals >= 0)
         snprintf(digits, sizeof digits, "%.*f", decimals, value);
     for (int precision = 1; decimals < 0 && precision <= 17; precision++) {

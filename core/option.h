@@ -45,6 +45,8 @@ typedef struct {
 
 // Fills every field with its default. A default that does not parse aborts (a defect).
 void ptb_opts_defaults(const ptb_opt_set *set);
+// The option of that long name; NULL if there is none.
+const ptb_opt *ptb_opts_find(const ptb_opt_set *set, const char *name);
 // Sets one option by long name. USAGE with a message naming `where` ("--algo", "suite quick.ini, line 12")
 // when the name is unknown (nearest names are given) or the value is out of range; the field is unchanged
 // then.

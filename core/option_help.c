@@ -1,0 +1,97 @@
+// Help, written from the option tables.
+#include "core/option.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { HELP_COLUMN = 26 };
+
+static const char *metavar_of(const ptb_opt *opt)
+{
+    if (opt->metavar)
+        return opt->metavar;
+    switch (opt->type) {
+    case PTB_OPT_BOOL:
+        return NULL;
+    case PTB_OPT_INT:
+        return "N";
+    case PTB_OPT_SIZE:
+        return "SIZE";
+    case PTB_OPT_DOUBLE:
+        return "X";
+    case PTB_OPT_PERCENT:
+        return "SHARE";
+    case PTB_OPT_SECONDS:
+        return "TIME";
+    case PTB_OPT_STRING:
+        return "TEXT";
+    case PTB_OPT_CHOICE:
+        return "WORD";
+    case PTB_OPT_LIST:
+        return "LIST";
+    }
+    return NULL;
+}
+
+// Appends `text` broken at blanks; the first line starts at `column`, further ones are indented by `indent`.
+static void append_wrapped(ptb_text *out, const char *text, int column, int indent, int width)
+{
+    while (*text) {
+        int length = (int)strcspn(text, " ");
+        if (column + 1 + length > width && column > indent) {
+            ptb_text_printf(out, "\n%*s", indent, "");
+            column = indent;
+        } else if (column > indent) {
+            ptb_text_append(out, " ");
+            column++;
+        }
+        ptb_text_append_bytes(out, text, (size_t)length);
+        column += length;
+        text += length;
+        text += strspn(text, " ");
+    }
+    ptb_text_append(out, "\n");
+}
+
+static void append_details(const ptb_opt *opt, ptb_text *line)
+{
+    if (opt->choices) {
+        ptb_text_append(line, " One of: ");
+        for (size_t i = 0; opt->choices[i]; i++)
+            ptb_text_printf(line, "%s%s", i ? ", " : "", opt->choices[i]);
+        ptb_text_append(line, ".");
+    }
+    if (opt->min != 0 || opt->max != 0) {
+        ptb_text_append(line, " From ");
+        ptb_text_append_number(line, opt->min, -1);
+        ptb_text_append(line, " to ");
+        ptb_text_append_number(line, opt->max, -1);
+        ptb_text_append(line, ".");
+    }
+    if (opt->def && *opt->def)
+        ptb_text_printf(line, " Default: %s.", opt->def);
+}
+
+void ptb_opts_help(const ptb_opt_set *set, int width, ptb_text *out)
+{
+    for (size_t i = 0; i < set->count; i++) {
+        const ptb_opt *opt = &set->opts[i];
+        char letter[8] = "    ", head[96];
+        const char *metavar = metavar_of(opt);
+        if (opt->letter)
+            snprintf(letter, sizeof letter, "-%c, ", opt->letter);
+        snprintf(head, sizeof head, "  %s--%s%s%s", letter, opt->name, metavar ? " " : "",
+                 metavar ? metavar : "");
+        ptb_text line = PTB_TEXT_INIT;
+        ptb_text_append(&line, opt->help);
+        size_t length = line.length;
+        if (length && line.data[length - 1] != '.')
+            ptb_text_append(&line, ".");
+        append_details(opt, &line);
+        ptb_text_printf(out, "%-*s", HELP_COLUMN, head);
+        if (strlen(head) >= HELP_COLUMN)
+            ptb_text_printf(out, "\n%*s", HELP_COLUMN, "");
+        append_wrapped(out, ptb_text_string(&line), HELP_COLUMN, HELP_COLUMN, width);
+        ptb_text_release(&line);
+    }
+}
