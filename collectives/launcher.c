@@ -1,0 +1,121 @@
+// Launchers and transports as seen in the environment. To add a launcher, add a row to `launchers`.
+#include "collectives/launcher.h"
+
+#include "core/log.h"
+#include "core/text.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    const char *name;
+    const char *rank;
+    const char *sizes[3]; // the first that is set counts
+} launcher_row;
+
+static const launcher_row launchers[] = {
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", {"OMPI_COMM_WORLD_SIZE"}},
+    {"PMI", "PMI_RANK", {"PMI_SIZE", "SLURM_STEP_NUM_TASKS"}},
+    // PMIx puts only the rank into the environment; under Slurm the step knows the size.
+    {"PMIx", "PMIX_RANK", {"SLURM_STEP_NUM_TASKS"}},
+    {"Slurm", "SLURM_PROCID", {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}},
+};
+
+static ptb_status read_number(const char *variable, int *value)
+{
+    int64_t number;
+    const char *text = getenv(variable);
+    if (!ptb_text_parse_int(text, &number) || number < 0 || number > INT_MAX) {
+        ptb_error("the environment variable %s holds '%s', which is not a number of processes; unset it or "
+                  "start the program through a working launcher",
+                  variable, text);
+        return PTB_USAGE;
+    }
+    *value = (int)number;
+    return PTB_OK;
+}
+
+// Whether this process is a task of an srun. The shells of sbatch and of salloc carry the job's variables
+// too: without a step, or as one of the special steps at the end of the 32-bit range (Slurm's batch and
+// interactive steps, slurm.h: SLURM_BATCH_SCRIPT, SLURM_INTERACTIVE_STEP).
+static bool in_slurm_step(void)
+{
+    const char *step = getenv("SLURM_STEP_ID");
+    int64_t id;
+    if (!step)
+        step = getenv("SLURM_STEPID");
+    return step && ptb_text_parse_int(step, &id) && id >= 0 && id < 0xfffffff0LL;
+}
+
+static ptb_status read_row(const launcher_row *row, ptb_launcher *out)
+{
+    ptb_launcher l = {.launched = true, .name = row->name, .size = 0, .rank = -1};
+    bool slurm = strcmp(row->name, "Slurm") == 0;
+    PTB_TRY(read_number(row->rank, &l.rank));
+    for (int i = 0; i < 3 && row->sizes[i]; i++) {
+        // A Slurm variable outside a step describes the job's allocation, not what was started.
+        if (!getenv(row->sizes[i]) || (strncmp(row->sizes[i], "SLURM_", 6) == 0 && !in_slurm_step()))
+            continue;
+        PTB_TRY(read_number(row->sizes[i], &l.size));
+        break;
+    }
+    // `srun --pty bash` also is a step of one task; whoever types in it has not launched anything yet.
+    if (slurm && l.size <= 1)
+        l = (ptb_launcher){.name = "", .rank = -1};
+    *out = l;
+    return PTB_OK;
+}
+
+ptb_status ptb_launcher_detect(ptb_launcher *launcher)
+{
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+        const launcher_row *row = &launchers[i];
+        if (!getenv(row->rank) || (strcmp(row->name, "Slurm") == 0 && !in_slurm_step()))
+            continue;
+        return read_row(row, launcher);
+    }
+    *launcher = (ptb_launcher){.name = "", .rank = -1};
+    return PTB_OK;
+}
+
+const char *const ptb_transport_names[] = {"shm", "tcp", "ucx", NULL};
+
+static ptb_status set_parameter(const char *transport, const char *variable, const char *value)
+{
+    const char *old = getenv(variable);
+    if (old && strcmp(old, value) != 0)
+        ptb_warn("--transport %s replaces %s=%s by %s", transport, variable, old, value);
+    if (setenv(variable, value, 1) != 0) {
+        ptb_error("cannot set %s in the environment: out of memory", variable);
+        return PTB_NO_MEMORY;
+    }
+    return PTB_OK;
+}
+
+ptb_status ptb_transport_apply(const char *transport)
+{
+    // Parameters of Open MPI 4 and 5 (5 knows vader as another name of its sm). `self` carries messages of a
+    // rank to itself.
+    static const struct {
+        const char *transport, *variable, *value;
+    } settings[] = {
+        {"shm", "OMPI_MCA_pml", "ob1"}, {"shm", "OMPI_MCA_btl", "vader,self"},
+        {"tcp", "OMPI_MCA_pml", "ob1"}, {"tcp", "OMPI_MCA_btl", "tcp,self"},
+        {"ucx", "OMPI_MCA_pml", "ucx"},
+    };
+    if (!transport || !*transport)
+        return PTB_OK;
+    bool known = false;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        if (strcmp(settings[i].transport, transport) == 0) {
+            known = true;
+            PTB_TRY(set_parameter(transport, settings[i].variable, settings[i].value));
+        }
+    if (known)
+        return PTB_OK;
+    char near[128];
+    ptb_text_nearest(transport, ptb_transport_names, 3, near, sizeof near);
+    ptb_error("there is no transport '%s'; did you mean %s?", transport, near);
+    return PTB_USAGE;
+}

@@ -1,0 +1,43 @@
+# The world over MPI with really started processes: every operation, the start barrier, a peer that dies, a
+# launcher whose processes do not find each other.
+set -u
+helper=$PTB_TESTBIN/mpi_helper_world
+run() {
+    n=$1
+    shift
+    timeout 60 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -np "$n" "$@" 2>&1
+}
+fail() {
+    echo "FAILED: $*"
+    exit 1
+}
+export ASAN_OPTIONS=detect_leaks=0
+
+for n in 1 2 3 4 5 8; do
+    out=$(run $n "$helper" all) || fail "$n ranks: $out"
+    case $out in *"world of $n: good"*) ;; *) fail "$n ranks said: $out" ;; esac
+    echo "$out"
+done
+
+# Ranks bound to one core of their own are not oversubscribed; all bound to the same core are.
+out=$(run 4 taskset -c 0 "$helper" open) || fail "open: $out"
+case $out in *"oversubscribed 0"*) fail "4 ranks on one core: $out" ;; esac
+[ "$(echo "$out" | grep -c 'oversubscribed 1')" = 4 ] || fail "4 ranks on one core: $out"
+out=$(run 1 "$helper" open)
+case $out in *"host 0 of 1, oversubscribed 0"*) ;; *) fail "1 rank: $out" ;; esac
+
+# A launcher that started two processes, each of which is alone: refused, with the number and the way out.
+out=$(env OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 "$helper" open 2>&1)
+[ $? = 13 ] || fail "two lonely processes were not refused: $out"
+case $out in *"started 2 processes"*"world of 1"*"srun --mpi=pmix"*) ;; *) fail "refusal says: $out" ;; esac
+out=$(env PMI_SIZE=3 PMI_RANK=1 "$helper" open 2>&1)
+[ $? = 13 ] || fail "three lonely processes were not refused: $out"
+[ -z "$out" ] || fail "the refusal is said by every rank: $out"
+out=$(env SLURM_NTASKS=2 SLURM_PROCID=0 SLURM_JOB_ID=7 "$helper" open 2>&1) || fail "a shell of sbatch was refused: $out"
+
+# A peer that is killed while rank 0 waits for it. mpirun ends the job; started without that, rank 0 notices.
+out=$(timeout 60 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
+    --enable-recovery -np 2 "$helper" wait 2>&1)
+case $out in *"rank 1 (process "*") has ended"*"start returned LOST"*) ;; *) fail "a dead peer: $out" ;; esac
+ls /dev/shm | grep -q '^ptbench-' && fail "left in /dev/shm: $(ls /dev/shm)"
+echo "all good"

@@ -1,0 +1,106 @@
+// Launchers seen through fabricated environments, and the variables that choose a transport.
+#include "collectives/launcher.h"
+#include "core/log.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct {
+    const char *environment; // "A=1 B=2"
+    bool launched;
+    const char *name;
+    int size, rank;
+} launch;
+
+static void set_environment(const char *text)
+{
+    char copy[512];
+    clearenv();
+    strcpy(copy, text);
+    for (char *word = strtok(copy, " "); word; word = strtok(NULL, " ")) {
+        char *value = strchr(word, '=');
+        *value = 0;
+        setenv(word, value + 1, 1);
+    }
+}
+
+static void detection(void **state)
+{
+    (void)state;
+    static const launch cases[] = {
+        {"HOME=/", false, "", 0, -1},
+        {"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=3", true, "Open MPI", 4, 3},
+        {"OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0", true, "Open MPI", 1, 0},
+        // mpirun inside a Slurm job: the step is the one that carries mpirun's daemons, one a node.
+        {"OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_RANK=5 PMIX_RANK=5 SLURM_STEP_ID=0 SLURM_PROCID=1 "
+         "SLURM_STEP_NUM_TASKS=2",
+         true, "Open MPI", 8, 5},
+        {"PMI_SIZE=2 PMI_RANK=1", true, "PMI", 2, 1},
+        {"PMI_RANK=1 SLURM_STEP_ID=3 SLURM_STEP_NUM_TASKS=6 SLURM_PROCID=1", true, "PMI", 6, 1},
+        {"PMIX_RANK=2", true, "PMIx", 0, 2},
+        {"PMIX_RANK=2 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=16 SLURM_PROCID=2", true, "PMIx", 16, 2},
+        // srun without an MPI interface.
+        {"SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2", true, "Slurm",
+         2, 1},
+        {"SLURM_JOB_ID=1 SLURM_STEPID=0 SLURM_PROCID=1 SLURM_NTASKS=2", true, "Slurm", 2, 1},
+        // Shells: of sbatch, of salloc (with an interactive step), and of `srun --pty`.
+        {"SLURM_JOB_ID=1 SLURM_PROCID=0 SLURM_NTASKS=8", false, "", 0, -1},
+        {"SLURM_JOB_ID=1 SLURM_STEP_ID=4294967290 SLURM_PROCID=0 SLURM_NTASKS=8", false, "", 0, -1},
+        {"SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_NTASKS=8", false, "", 0,
+         -1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ptb_launcher l;
+        set_environment(cases[i].environment);
+        assert_int_equal(ptb_launcher_detect(&l), PTB_OK);
+        assert_int_equal(l.launched, cases[i].launched);
+        assert_string_equal(l.name, cases[i].name);
+        assert_int_equal(l.size, cases[i].size);
+        assert_int_equal(l.rank, cases[i].rank);
+    }
+}
+
+static void nonsense(void **state)
+{
+    (void)state;
+    ptb_launcher l = {.name = "untouched"};
+    ptb_log_set_level(PTB_LOG_ERROR);
+    set_environment("OMPI_COMM_WORLD_SIZE=many OMPI_COMM_WORLD_RANK=0");
+    assert_int_equal(ptb_launcher_detect(&l), PTB_USAGE);
+    set_environment("PMI_SIZE=2 PMI_RANK=-1");
+    assert_int_equal(ptb_launcher_detect(&l), PTB_USAGE);
+    assert_string_equal(l.name, "untouched");
+}
+
+static void transports(void **state)
+{
+    (void)state;
+    set_environment("A=1");
+    assert_int_equal(ptb_transport_apply(NULL), PTB_OK);
+    assert_int_equal(ptb_transport_apply(""), PTB_OK);
+    assert_null(getenv("OMPI_MCA_pml"));
+    assert_int_equal(ptb_transport_apply("tcp"), PTB_OK);
+    assert_string_equal(getenv("OMPI_MCA_pml"), "ob1");
+    assert_string_equal(getenv("OMPI_MCA_btl"), "tcp,self");
+    assert_int_equal(ptb_transport_apply("shm"), PTB_OK);
+    assert_string_equal(getenv("OMPI_MCA_btl"), "vader,self");
+    assert_int_equal(ptb_transport_apply("ucx"), PTB_OK);
+    assert_string_equal(getenv("OMPI_MCA_pml"), "ucx");
+    assert_int_equal(ptb_transport_apply("pigeon"), PTB_USAGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(detection),
+        cmocka_unit_test(nonsense),
+        cmocka_unit_test(transports),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
