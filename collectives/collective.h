@@ -20,6 +20,8 @@ typedef struct {
     bool rooted;   // takes a root
     bool has_data; // false: barrier
     bool in_place; // an in-place form exists
+    // In place the call overwrites its own input, so that a repetition needs the buffer filled again.
+    bool in_place_changes_input;
     // Buffer sizes on `rank` of n for a vector of `count` elements.
     void (*shape)(size_t count, int n, int rank, int root, ptb_coll_shape *shape);
     // busbw = algbw x factor, algbw = S / t (nccl-tests doc/PERFORMANCE.md).
@@ -28,6 +30,27 @@ typedef struct {
     uint64_t (*size_bytes)(size_t count, size_t element_bytes, int n);
     // i-th run of expected elements of the receive buffer (element 0 = start of recv); false past the last.
     bool (*expect)(size_t count, int n, int rank, int root, size_t i, ptb_expect *expect);
+    // Only where the counts of pairs differ (all_to_all_v): fills four arrays of n, in elements. NULL
+    // elsewhere.
+    void (*counts)(size_t count, int n, int rank, size_t *send_counts, size_t *send_first,
+                   size_t *recv_counts, size_t *recv_first);
 } ptb_collective;
+
+// S = count x element size, for every collective under comm.h's counting convention.
+static inline uint64_t ptb_coll_size_bytes(size_t count, size_t element_bytes, int n)
+{
+    (void)n;
+    return (uint64_t)count * element_bytes;
+}
+// (n-1)/n and 1: the factors that several collectives share.
+static inline double ptb_coll_factor_part(int n)
+{
+    return (double)(n - 1) / n;
+}
+static inline double ptb_coll_factor_one(int n)
+{
+    (void)n;
+    return 1;
+}
 
 #endif

@@ -34,6 +34,7 @@ const char *ptb_params_get(const ptb_params *params, const char *name);
 // params.
 typedef struct {
     ptb_params params; // what was asked for
+    size_t index;      // the benchmark's own number of the case, by which prepare knows it again
     uint64_t bytes;    // the size the case is ordered by in tables and plots (S in FACTS' formulas); 0: none
     double estimate_s; // expected seconds of one iteration, for --dry-run and the progress line; 0: unknown
     bool fixed_batch;  // exactly one operation per sample (in-place data must be refilled between iterations)

@@ -28,14 +28,15 @@ typedef struct {
 typedef enum {
     PTB_EXPECT_COPY,    // element k holds pattern_moved(source_rank, source_index + k)
     PTB_EXPECT_REDUCED, // element k holds pattern_reduced(source_index + k)
+    PTB_EXPECT_INPUT,   // element k holds pattern_input(source_rank, source_index + k)
     PTB_EXPECT_POISON,  // untouched since it was poisoned
 } ptb_expect_kind;
 
 typedef struct {
     ptb_expect_kind kind;
     size_t first, count; // place in the buffer, elements
-    int source_rank;     // COPY
-    size_t source_index; // COPY, REDUCED
+    int source_rank;     // COPY, INPUT
+    size_t source_index; // COPY, INPUT, REDUCED
 } ptb_expect;
 
 void ptb_pattern_init(ptb_pattern *pattern, uint64_t seed, ptb_dtype dtype, ptb_redop op, int ranks);
