@@ -1,4 +1,12 @@
--- Schema version 1. A later version is a further file with ALTER statements; the number is stored in PRAGMA user_version.
+-- Schema version 1. A later version is a further file with ALTER statements (results/migrate.c); the number is
+-- stored in PRAGMA user_version, and PRAGMA application_id is 0x5054426e ("PTBn").
+--
+-- Blobs are two bytes, then one zstd frame of byte-shuffled records: byte 0 of all records, then byte 1 of all
+-- records, and so on (results/blob.h).
+--   'F' 1: float64, little-endian, 8 bytes a record
+--   'S' 1: spans, 76 bytes a record, little-endian: i64 begin_ns minus the previous record's (the first: minus 0),
+--          i64 duration_ns, i32 rank, i16 stream, u8 kind, u8 phase, i32 unit, i32 microbatch, i32 axis,
+--          u64 bytes, u64 correlation, 24 bytes of name, zero-padded
 CREATE TABLE run (
     id INTEGER PRIMARY KEY,
     uuid TEXT NOT NULL UNIQUE,
@@ -21,6 +29,8 @@ CREATE TABLE run (
     clock_overhead_ns REAL,
     loop_overhead_ns REAL
 ) STRICT;
+
+CREATE INDEX run_by_start ON run (started_utc_s);
 
 CREATE TABLE repetition (
     id INTEGER PRIMARY KEY,
@@ -56,7 +66,7 @@ CREATE TABLE bench_case (
     samples INTEGER NOT NULL,     -- number of combined samples; the columns below are NULL when it is 0
     min_ns REAL, median_ns REAL, mean_ns REAL, p95_ns REAL, p99_ns REAL, max_ns REAL,
     cv REAL, ci_low_ns REAL, ci_high_ns REAL, ci_confidence REAL,
-    combined BLOB,                -- zstd of little-endian float64 ns
+    combined BLOB,                -- blob 'F': ns per iteration
     UNIQUE (repetition_id, key)
 ) STRICT;
 CREATE INDEX bench_case_by_bench ON bench_case (bench, bytes);
@@ -69,8 +79,8 @@ CREATE TABLE case_rank (
     checked INTEGER NOT NULL,
     wrong INTEGER NOT NULL,
     detail TEXT,
-    data BLOB,                    -- zstd of little-endian float64 ns, in order of measurement
-    spans BLOB,                   -- zstd of ptb_span records
+    data BLOB,                    -- blob 'F': ns per iteration, in order of measurement
+    spans BLOB,                   -- blob 'S'
     spans_dropped INTEGER NOT NULL,
     PRIMARY KEY (case_id, rank)
 ) STRICT, WITHOUT ROWID;
@@ -90,6 +100,6 @@ CREATE TABLE series (
     name TEXT NOT NULL,
     unit TEXT NOT NULL,
     count INTEGER NOT NULL,
-    data BLOB NOT NULL,           -- zstd of little-endian float64
+    data BLOB NOT NULL,           -- blob 'F'
     PRIMARY KEY (case_id, name)
 ) STRICT, WITHOUT ROWID;

@@ -39,7 +39,7 @@ typedef struct {
     double clock_resolution_ns, clock_overhead_ns, loop_overhead_ns;
 } ptb_run_record;
 
-// Opens the run with this UUID or inserts it. *run is its id in this file.
+// Opens the run with this UUID (it is "running" again) or inserts it. *run is its id, also in a spill file.
 ptb_status ptb_store_begin_run(ptb_store *store, const ptb_run_record *record, int64_t *run);
 // state: "running", "complete", "interrupted", "failed".
 ptb_status ptb_store_finish_run(ptb_store *store, int64_t run, const char *state, const char *reason);
@@ -84,19 +84,22 @@ typedef struct {
     const ptb_series *series;
     size_t series_count;
 } ptb_case_record;
+// A case with the same key (one that failed before a --resume) is replaced. INTERNAL when the record breaks a
+// rule of the schema.
 ptb_status ptb_store_add_case(ptb_store *store, int64_t repetition, const ptb_case_record *record);
 
 // Keys of the cases of a repetition that are done (ok, wrong or skipped), for --resume; heap strings in a
-// heap array.
+// heap array, freed by ptb_store_free_strings. None when the run is not there.
 ptb_status ptb_store_done_keys(ptb_store *store, const char *uuid, int repetition_index, char ***keys,
                                size_t *count);
+void ptb_store_free_strings(char **strings, size_t count);
 
 // A query result, all in memory. cell text is "" for NULL.
 typedef struct {
     size_t columns, rows;
     char **names;    // [columns]
-    char **cells;    // [rows * columns]; NULL for SQL NULL
-    double *numbers; // [rows * columns]; NAN where not numeric
+    char **cells;    // [rows * columns]; NULL for SQL NULL and blobs
+    double *numbers; // [rows * columns]; NAN where not numeric; text that is a number counts
 } ptb_table;
 // Runs one SELECT with text or integer arguments bound to ?1, ?2, ... (all given as text; use CAST in SQL
 // where it matters).
@@ -113,7 +116,8 @@ static inline double ptb_table_number(const ptb_table *t, size_t row, size_t col
     return t->numbers[row * t->columns + column];
 }
 
-// Decompressed samples (ns) of a case: rank >= 0, or -1 for the combined ones. Heap array.
+// Decompressed samples (ns) of a case: rank >= 0, or -1 for the combined ones. Heap array, NULL when count is
+// 0. USAGE when there is no such case, rank or series.
 ptb_status ptb_store_samples(ptb_store *store, int64_t case_id, int rank, double **samples, size_t *count);
 ptb_status ptb_store_series(ptb_store *store, int64_t case_id, const char *name, double **values,
                             size_t *count);
@@ -122,7 +126,9 @@ ptb_status ptb_store_spans(ptb_store *store, int64_t case_id, int rank, ptb_span
 // Resolves what a user typed for a run: an id, a UUID prefix, a label, "last", "last~2". USAGE with near
 // matches otherwise.
 ptb_status ptb_store_find_run(ptb_store *store, const char *text, int64_t *run);
-// Merges every run of the file at `path` (a spill or another database). Idempotent.
+// Merges every run of the file at `path` (results/import.h has the kinds) in one transaction. What is there
+// stays (but a failed case gives way to a measured one); doing it again changes nothing. *runs: runs that
+// gained something, *cases: cases that were added.
 ptb_status ptb_store_import(ptb_store *store, const char *path, size_t *runs, size_t *cases);
 
 #endif
