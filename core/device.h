@@ -42,8 +42,9 @@ typedef struct ptb_stream ptb_stream;
 typedef struct ptb_event ptb_event;
 
 enum { PTB_CALL_BYTES = 256 }; // most argument bytes of one enqueued call
-// Work enqueued on a host stream. `arg` points at the stream's copy of the argument bytes. The first status
-// that is not OK sticks to the stream, later work is dropped, and ptb_stream_sync returns it.
+// Work enqueued on a host stream. `arg` points at the stream's copy of the argument bytes (16-byte aligned).
+// The first status that is not OK sticks to the stream, later work is dropped, and ptb_stream_sync returns
+// it, as every later call that enqueues on the stream may. One thread at a time enqueues on a stream.
 typedef ptb_status ptb_call_fn(void *arg);
 
 typedef struct {
@@ -62,6 +63,8 @@ typedef struct {
     ptb_status (*stream_call)(ptb_stream *stream, ptb_call_fn *fn, const void *arg, size_t bytes);
     ptb_status (*event_new)(ptb_device *device, ptb_event **event);
     void (*event_free)(ptb_event *event);
+    // Marks everything enqueued on the stream so far. Waits refer to the latest record at the time of the
+    // call; an event that was never recorded holds nobody up.
     ptb_status (*event_record)(ptb_event *event, ptb_stream *stream);
     ptb_status (*event_wait)(ptb_stream *stream, ptb_event *event); // the stream waits, not the caller
     ptb_status (*event_sync)(ptb_event *event);                     // the caller waits
@@ -99,7 +102,7 @@ ptb_status ptb_device_open(const char *name, int index,
 void ptb_device_close(ptb_device *device);       // NULL is allowed, as in all frees below
 ptb_status ptb_device_alloc(ptb_device *device, ptb_memory category, size_t bytes, void **memory);
 void ptb_device_free(ptb_device *device, void *memory);
-void ptb_device_reset_peak(ptb_device *device);
+void ptb_device_reset_peak(ptb_device *device); // while no other thread allocates
 ptb_status ptb_stream_new(ptb_device *device, ptb_stream_kind kind, int lane, ptb_stream **stream);
 void ptb_stream_free(ptb_stream *stream);
 ptb_status ptb_stream_sync(ptb_stream *stream);

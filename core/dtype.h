@@ -53,6 +53,9 @@ uint16_t ptb_f32_to_bf16(float value);
 float ptb_bf16_to_f32(uint16_t bits);
 uint16_t ptb_f32_to_f16(float value);
 float ptb_f16_to_f32(uint16_t bits);
+// The same for arrays, vectorised.
+void ptb_f32_to_f16_array(uint16_t *out, const float *in, size_t count);
+void ptb_f16_to_f32_array(float *out, const uint16_t *in, size_t count);
 
 // out[i] = a[i] op b[i] for i < count, on host memory; out may be a or b. AVG adds (finish with
 // ptb_reduce_finish). f16 and bf16 are computed in f32 and rounded once. Integers wrap.

@@ -27,7 +27,10 @@ typedef struct {
 } ptb_topology;
 
 ptb_status ptb_topology_read(ptb_topology *topology);
-// JSON object with the fields above.
+// JSON object with the fields above; the fingerprint is 16 hexadecimal digits.
 void ptb_topology_json(const ptb_topology *topology, ptb_text *out);
+// Two of the fields alone, without reading all the rest.
+void ptb_topology_cpu_model(char *out, size_t out_size); // "unknown" when the kernel does not say
+int ptb_topology_allowed_cpus(void);                     // at least 1
 
 #endif

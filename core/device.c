@@ -1,0 +1,101 @@
+// The device interface: dispatch to the back-end, and the names of the memory categories.
+// Add a device by adding core/device_X.c.
+#include "core/device.h"
+
+const char *ptb_memory_name(ptb_memory category)
+{
+    static const char *const names[] = {
+#define X(name, word) word,
+        PTB_MEMORY_LIST(X)
+#undef X
+    };
+    return names[category];
+}
+
+ptb_status ptb_device_open(const char *name, int index, ptb_device **device)
+{
+    const ptb_plugin *plugin = ptb_registry_need(PTB_KIND_DEVICE, name);
+    if (!plugin)
+        return PTB_USAGE;
+    return ((const ptb_device_ops *)plugin)->open(index, device);
+}
+
+void ptb_device_close(ptb_device *device)
+{
+    if (device)
+        device->ops->close(device);
+}
+
+ptb_status ptb_device_alloc(ptb_device *device, ptb_memory category, size_t bytes, void **memory)
+{
+    return device->ops->alloc(device, category, bytes, memory);
+}
+
+void ptb_device_free(ptb_device *device, void *memory)
+{
+    if (memory)
+        device->ops->free(device, memory);
+}
+
+void ptb_device_reset_peak(ptb_device *device)
+{
+    for (int i = 0; i < PTB_MEMORY_COUNT; i++)
+        device->peak_bytes[i] = device->used_bytes[i];
+}
+
+ptb_status ptb_stream_new(ptb_device *device, ptb_stream_kind kind, int lane, ptb_stream **stream)
+{
+    return device->ops->stream_new(device, kind, lane, stream);
+}
+
+void ptb_stream_free(ptb_stream *stream)
+{
+    if (stream)
+        stream->ops->stream_free(stream);
+}
+
+ptb_status ptb_stream_sync(ptb_stream *stream)
+{
+    return stream->ops->stream_sync(stream);
+}
+
+ptb_status ptb_stream_call(ptb_stream *stream, ptb_call_fn *fn, const void *arg, size_t bytes)
+{
+    return stream->ops->stream_call(stream, fn, arg, bytes);
+}
+
+ptb_status ptb_stream_copy(ptb_stream *stream, void *to, const void *from, size_t bytes)
+{
+    return stream->ops->copy(stream, to, from, bytes);
+}
+
+ptb_status ptb_stream_set(ptb_stream *stream, void *memory, int byte, size_t bytes)
+{
+    return stream->ops->set(stream, memory, byte, bytes);
+}
+
+ptb_status ptb_event_new(ptb_device *device, ptb_event **event)
+{
+    return device->ops->event_new(device, event);
+}
+
+void ptb_event_free(ptb_event *event)
+{
+    if (event)
+        event->ops->event_free(event);
+}
+
+ptb_status ptb_event_record(ptb_event *event, ptb_stream *stream)
+{
+    return event->ops->event_record(event, stream);
+}
+
+ptb_status ptb_event_wait(ptb_stream *stream, ptb_event *event)
+{
+    return stream->ops->event_wait(stream, event);
+}
+
+ptb_status ptb_event_sync(ptb_event *event)
+{
+    return event->ops->event_sync(event);
+}
