@@ -353,7 +353,9 @@ void ptb_pattern_check(const ptb_pattern *pattern, const ptb_expect *expect, con
                        ptb_check *check)
 {
     const bool poison = expect->kind == PTB_EXPECT_POISON;
-    const source from = expect->kind == PTB_EXPECT_COPY ? MOVED : REDUCED;
+    const source from = expect->kind == PTB_EXPECT_COPY    ? MOVED
+                        : expect->kind == PTB_EXPECT_INPUT ? INPUT
+                                                           : REDUCED;
     const size_t size = ptb_dtype_size(pattern->dtype);
     _Alignas(64) int32_t values[BLOCK];
     block wanted;
