@@ -1,0 +1,290 @@
+// From options to a plan: every list is expanded and checked against what exists, so that a mistake is told
+// once and before anything is measured.
+#include "collectives/coll_run.h"
+#include "core/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const ptb_coll_place_names[] = {"out", "in", NULL};
+
+// A parsed list option; `storage` owns the pieces.
+typedef struct {
+    char *storage;
+    const char *items[PTB_COLL_LIST_MAX];
+    size_t count;
+} list;
+
+static list list_split(const char *text)
+{
+    list l = {0};
+    if (text && *text)
+        l.count = ptb_text_split(text, ',', &l.storage, l.items, PTB_COLL_LIST_MAX);
+    return l;
+}
+
+static size_t names_count(const char *const *names)
+{
+    size_t n = 0;
+    while (names && names[n])
+        n++;
+    return n;
+}
+
+static ptb_status unknown(const char *option, const char *word, const char *what, const char *const *names)
+{
+    char near[256];
+    ptb_text_nearest(word, names, names_count(names), near, sizeof near);
+    ptb_error("--%s: there is no %s '%s'; did you mean %s?", option, what, word, near);
+    return PTB_USAGE;
+}
+
+static ptb_status parse_types(const char *text, ptb_dtype *types, int *count)
+{
+    list l = list_split(text);
+    ptb_status status = PTB_OK;
+    *count = 0;
+    for (size_t i = 0; i < l.count && status == PTB_OK; i++) {
+        ptb_dtype type;
+        if (strcmp(l.items[i], "all") == 0) {
+            for (int t = 0; t < PTB_DTYPE_COUNT; t++)
+                types[t] = (ptb_dtype)t;
+            *count = PTB_DTYPE_COUNT;
+            break;
+        }
+        if (!ptb_dtype_parse(l.items[i], &type))
+            status = unknown("type", l.items[i], "element type", ptb_dtype_names);
+        else
+            types[(*count)++] = type;
+    }
+    if (status == PTB_OK && *count == 0) {
+        ptb_error("--type: the list is empty");
+        status = PTB_USAGE;
+    }
+    free(l.storage);
+    return status;
+}
+
+static ptb_status parse_ops(const char *text, ptb_redop *ops, int *count)
+{
+    list l = list_split(text);
+    ptb_status status = PTB_OK;
+    *count = 0;
+    for (size_t i = 0; i < l.count && status == PTB_OK; i++) {
+        ptb_redop op;
+        if (strcmp(l.items[i], "all") == 0) {
+            for (int o = 0; o < PTB_REDOP_COUNT; o++)
+                ops[o] = (ptb_redop)o;
+            *count = PTB_REDOP_COUNT;
+            break;
+        }
+        if (!ptb_redop_parse(l.items[i], &op))
+            status = unknown("op", l.items[i], "reduction operation", ptb_redop_names);
+        else
+            ops[(*count)++] = op;
+    }
+    if (status == PTB_OK && *count == 0) {
+        ptb_error("--op: the list is empty");
+        status = PTB_USAGE;
+    }
+    free(l.storage);
+    return status;
+}
+
+static ptb_status parse_places(const char *text, bool *in_place, int *count)
+{
+    list l = list_split(text);
+    ptb_status status = PTB_OK;
+    *count = 0;
+    for (size_t i = 0; i < l.count && status == PTB_OK; i++) {
+        if (strcmp(l.items[i], "out") == 0 || strcmp(l.items[i], "in") == 0)
+            in_place[(*count)++] = l.items[i][0] == 'i';
+        else
+            status = unknown("place", l.items[i], "place", ptb_coll_place_names);
+    }
+    if (*count == 0)
+        in_place[(*count)++] = false;
+    free(l.storage);
+    return status;
+}
+
+static ptb_status parse_comms(const char *text, ptb_coll_plan *plan)
+{
+    list l = list_split(text);
+    ptb_status status = PTB_OK;
+    for (size_t i = 0; i < l.count && status == PTB_OK; i++) {
+        const ptb_plugin *found = ptb_registry_need(PTB_KIND_COMM, l.items[i]);
+        if (!found)
+            status = PTB_USAGE;
+        else
+            plan->comms[plan->comm_count++] = (const ptb_comm_ops *)(const void *)found;
+    }
+    if (status == PTB_OK && plan->comm_count == 0) {
+        ptb_error("--comm: the list is empty");
+        status = PTB_USAGE;
+    }
+    free(l.storage);
+    return status;
+}
+
+static bool has_name(const char *const *names, const char *name)
+{
+    for (; names && *names; names++)
+        if (strcmp(*names, name) == 0)
+            return true;
+    return false;
+}
+
+// A name must be known to at least one of the communicators; with the others its cases are skipped.
+static ptb_status check_algorithm(const ptb_coll_plan *plan, const char *name)
+{
+    if (strcmp(name, "default") == 0 || strcmp(name, "auto") == 0)
+        return PTB_OK;
+    const char *all[PTB_COLL_LIST_MAX * 2 + 2] = {"default"};
+    size_t count = 1;
+    for (int c = 0; c < plan->comm_count; c++) {
+        const char *const *names = plan->comms[c]->algorithms(plan->subjects[0].collective.kind);
+        if (has_name(names, name))
+            return PTB_OK;
+        for (; names && *names && count < PTB_COLL_LIST_MAX * 2; names++)
+            if (!has_name(all, *names))
+                all[count++] = *names;
+    }
+    char near[512];
+    ptb_text_nearest(name, all, count, near, sizeof near);
+    ptb_error("--algo: no chosen communicator has an algorithm '%s' for %s; did you mean %s?", name,
+              plan->subjects[0].collective.plugin.name, near);
+    return PTB_USAGE;
+}
+
+static ptb_status parse_algos(const char *text, ptb_coll_plan *plan)
+{
+    list l = list_split(text);
+    plan->algo_text = l.storage;
+    for (size_t i = 0; i < l.count; i++)
+        plan->algos[plan->algo_count++] = l.items[i];
+    if (plan->algo_count == 0)
+        plan->algos[plan->algo_count++] = "default";
+    for (int i = 0; i < plan->algo_count; i++)
+        PTB_TRY(check_algorithm(plan, plan->algos[i]));
+    return PTB_OK;
+}
+
+// Colour of a rank under --split; -1 when the text is not understood.
+static int split_colour(const char *split, const ptb_world *world, int rank)
+{
+    int64_t k = 0;
+    bool number = strlen(split) > 4 && ptb_text_parse_int(split + 4, &k) && k >= 1 && k <= 1 << 30;
+    if (strcmp(split, "all") == 0)
+        return 0;
+    if (strcmp(split, "node") == 0)
+        return world->host_of[rank];
+    if (strcmp(split, "across") == 0) {
+        int local = 0;
+        for (int r = 0; r < rank; r++)
+            local += world->host_of[r] == world->host_of[rank];
+        return local;
+    }
+    if (number && strncmp(split, "mod:", 4) == 0)
+        return rank % (int)k;
+    if (number && strncmp(split, "div:", 4) == 0)
+        return rank / (int)k;
+    return -1;
+}
+
+static ptb_status plan_groups(const char *split, const ptb_world *world, ptb_coll_plan *plan)
+{
+    size_t n = (size_t)world->size;
+    int *colours = calloc(2 * n, sizeof *colours);
+    plan->group_size = calloc(n, sizeof *plan->group_size);
+    if (!colours || !plan->group_size) {
+        free(colours);
+        ptb_error("no memory for the groups of %d ranks", world->size);
+        return PTB_NO_MEMORY;
+    }
+    int *members = colours + n; // by colour, which is less than n
+    snprintf(plan->split, sizeof plan->split, "%s", split);
+    ptb_status status = PTB_OK;
+    for (int r = 0; r < world->size && status == PTB_OK; r++) {
+        colours[r] = split_colour(split, world, r);
+        if (colours[r] < 0) {
+            ptb_error("--split: '%s' is none of all, node, across, mod:K, div:K (K a whole number from 1)",
+                      split);
+            status = PTB_USAGE;
+        } else if (members[colours[r]]++ == 0) {
+            plan->groups++;
+        }
+    }
+    for (int r = 0; r < world->size && status == PTB_OK; r++)
+        plan->group_size[r] = members[colours[r]];
+    plan->colour = colours[world->rank];
+    free(colours);
+    return status;
+}
+
+static ptb_status check_root(const ptb_coll_config *config, const ptb_world *world, ptb_coll_plan *plan)
+{
+    for (int r = 0; r < world->size; r++)
+        if (config->root >= plan->group_size[r]) {
+            ptb_error("--root: rank %lld does not exist in %s of %d ranks", (long long)config->root,
+                      plan->groups > 1 ? "a group" : "a world", plan->group_size[r]);
+            return PTB_USAGE;
+        }
+    plan->root = (int)config->root;
+    return PTB_OK;
+}
+
+static char *copy_or_null(const char *text)
+{
+    return text && *text ? strdup(text) : NULL;
+}
+
+ptb_status ptb_coll_plan_make(const ptb_coll_subject *subjects, const char *const *subject_names,
+                              int subject_count, const ptb_bench_env *env, const ptb_coll_config *config,
+                              ptb_coll_plan *plan)
+{
+    *plan = (ptb_coll_plan){.subjects = subjects, .subject_count = subject_count};
+    for (int i = 0; subject_names && i < subject_count; i++)
+        plan->subject_names[i] = subject_names[i];
+    if (config->graph) {
+        ptb_error("--graph needs a GPU stream capture, and device '%s' has none; leave it out",
+                  config->device ? config->device : "host");
+        return PTB_UNSUPPORTED;
+    }
+    const char *device = config->device && *config->device ? config->device : "host";
+    if (!ptb_registry_need(PTB_KIND_DEVICE, device))
+        return PTB_USAGE;
+    PTB_TRY(parse_comms(config->comm, plan));
+    PTB_TRY(parse_algos(config->algo, plan));
+    PTB_TRY(plan_groups(config->split ? config->split : "all", env->world, plan));
+    PTB_TRY(check_root(config, env->world, plan));
+    plan->transport = copy_or_null(config->transport);
+    plan->device = strdup(device);
+    plan->segment_bytes = config->segment_bytes;
+    plan->aggregate = config->aggregate > 0 ? (int)config->aggregate : 1;
+    plan->misalign = (int)config->misalign;
+    plan->registered = config->registered;
+
+    ptb_dtype types[PTB_COLL_LIST_MAX] = {PTB_U8};
+    ptb_redop ops[PTB_COLL_LIST_MAX] = {PTB_SUM};
+    bool places[PTB_COLL_LIST_MAX] = {false};
+    int type_count = 1, op_count = 1, place_count = 1;
+    if (subjects[0].collective.has_data)
+        PTB_TRY(parse_types(config->type, types, &type_count));
+    if (subjects[0].collective.reduces)
+        PTB_TRY(parse_ops(config->op, ops, &op_count));
+    if (subjects[0].collective.in_place)
+        PTB_TRY(parse_places(config->place, places, &place_count));
+    return ptb_coll_sweep(config, types, type_count, ops, op_count, places, place_count, plan);
+}
+
+void ptb_coll_plan_release(ptb_coll_plan *plan)
+{
+    free(plan->algo_text);
+    free(plan->transport);
+    free(plan->device);
+    free(plan->group_size);
+    free(plan->points);
+    *plan = (ptb_coll_plan){0};
+}

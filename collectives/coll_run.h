@@ -1,0 +1,127 @@
+// Inside the shared implementation of the collective benchmarks (coll_*.c and sendrecv.c): a run and its
+// plan.
+#ifndef PTB_COLLECTIVES_COLL_RUN_H
+#define PTB_COLLECTIVES_COLL_RUN_H
+
+#include "collectives/coll_bench.h"
+
+enum {
+    PTB_COLL_LIST_MAX = 32,      // entries of one list option
+    PTB_COLL_GUARD_BYTES = 4096, // poisoned before and after each buffer; a page, so that alignment is kept
+};
+
+typedef ptb_status ptb_coll_loop(ptb_bench_run *run, uint64_t n);
+
+// What is timed: a collective, or a point-to-point pattern that is described in the same terms. Its
+// collective.kind is then PTB_COLL_COUNT and it has its own loop.
+typedef struct {
+    ptb_collective collective;
+    ptb_coll_loop *loop;    // NULL: calls of the collective
+    const char *convention; // of algbw; NULL: "S / t, t = median"
+    double trips;           // operations in one iteration (ping-pong: 2); bandwidth uses t / trips
+    bool latency;           // report t / trips as the latency
+} ptb_coll_subject;
+
+// One case.
+typedef struct {
+    int subject, comm, algo;
+    ptb_dtype type;
+    ptb_redop op;
+    bool in_place;
+    size_t count;
+} ptb_coll_point;
+
+// What the options ask for, checked and expanded.
+typedef struct {
+    const ptb_coll_subject *subjects; // one, or the chosen point-to-point patterns
+    const char *subject_names[8];     // NULL for a collective
+    int subject_count;
+    const ptb_comm_ops *comms[PTB_COLL_LIST_MAX];
+    int comm_count;
+    const char *algos[PTB_COLL_LIST_MAX]; // into algo_text
+    char *algo_text;
+    int algo_count;
+    char *transport; // NULL: any
+    char *device;
+    uint64_t segment_bytes;
+    int root, aggregate, misalign;
+    bool registered;
+    char split[32];  // "all": one group
+    int colour;      // of this rank
+    int *group_size; // [world size] ranks in the group of each rank
+    int groups;
+    ptb_coll_point *points;
+    size_t point_count;
+} ptb_coll_plan;
+
+typedef struct {
+    ptb_comm *owner; // whose alloc they came from; NULL: the device's
+    void *memory[2]; // send or in place; receive. NULL: not allocated
+} ptb_coll_buffers;
+
+// Page faults of this thread during the timed iterations of a case.
+typedef struct {
+    int64_t at_reset;    // count when the last sample began; -1: no sample yet
+    uint64_t iterations; // since then
+    bool warm;           // the first sample is over
+    double per_iter;     // fewest seen in a sample, per iteration; NAN: unknown
+} ptb_coll_faults;
+
+struct ptb_bench_run {
+    const ptb_bench_env *env;
+    ptb_coll_plan plan;
+    ptb_coll_subject *own_subject; // to free; NULL when the subjects are constants
+    size_t next;                   // point that next() gives
+    // Made by the first prepare.
+    bool ready;
+    ptb_device *device;
+    ptb_stream *stream;
+    ptb_world *group;      // == env->world when there is one group
+    ptb_comm **comms;      // [comm_count * algo_count], opened on demand
+    ptb_status *opened;    // what opening each gave; SKIPPED: not tried
+    uint64_t budget_bytes; // for the buffers of one rank, the same on all ranks
+    size_t capacity[2];    // bytes of each buffer: the most that a case within the budget needs
+    ptb_coll_buffers buffers;
+    // The case in work.
+    const ptb_coll_point *point;
+    const ptb_coll_subject *subject;
+    ptb_comm *comm;
+    ptb_pattern pattern;
+    ptb_coll_shape shape;
+    ptb_coll call;
+    size_t *pair_counts; // [4 * group size], all_to_all_v
+    uint64_t aggregate;
+    ptb_coll_loop *loop;
+    bool refill;       // in place and the call overwrites its input
+    char *send, *recv; // start of the data
+    ptb_coll_faults faults;
+    uint64_t iterations, sent_before; // whole case
+};
+
+// coll_plan.c. `choose` lists the subjects; logs and returns USAGE or UNSUPPORTED.
+ptb_status ptb_coll_plan_make(const ptb_coll_subject *subjects, const char *const *subject_names,
+                              int subject_count, const ptb_bench_env *env, const ptb_coll_config *config,
+                              ptb_coll_plan *plan);
+void ptb_coll_plan_release(ptb_coll_plan *plan);
+// coll_sweep.c: fills plan->points from the sizes that the options ask for.
+ptb_status ptb_coll_sweep(const ptb_coll_config *config, const ptb_dtype *types, int type_count,
+                          const ptb_redop *ops, int op_count, const bool *in_place, int place_count,
+                          ptb_coll_plan *plan);
+// coll_bench.c: a run over the subjects, which must live as long as it.
+ptb_status ptb_coll_run_new(const ptb_coll_subject *subjects, const char *const *subject_names,
+                            int subject_count, const ptb_bench_env *env, const ptb_coll_config *config,
+                            ptb_bench_run **run);
+// coll_verify.c: fills and poisons the buffers of the case in work / its input only.
+ptb_status ptb_coll_fill(ptb_bench_run *run);
+ptb_status ptb_coll_fill_input(ptb_bench_run *run);
+// coll_metrics.c.
+void ptb_coll_faults_begin(ptb_bench_run *run); // before a sample
+void ptb_coll_faults_end(ptb_bench_run *run);   // after the last one; may be called again
+int64_t ptb_coll_faults_now(void);
+// Whether this subject is point to point.
+static inline bool ptb_coll_is_p2p(const ptb_coll_subject *subject)
+{
+    return subject->collective.kind == PTB_COLL_COUNT;
+}
+
+#endif
