@@ -1,0 +1,74 @@
+// Data parallelism: who owns parameters, gradients and optimizer state, and what happens around a unit. A
+// strategy's hooks are called while a step is enqueued; they enqueue too and never wait. Strategies: ddp
+// (this folder; later zero1, zero2, fsdp, async). Add one by adding strategies/data/X.c.
+//
+// Order of calls in a step: begin_step; for units ascending before_forward, after_forward; for units
+// descending before_backward, gradient_ready (once or more, falling `first`, the last time 0),
+// after_backward; optimize.
+#ifndef PTB_STRATEGIES_DATA_DATA_H
+#define PTB_STRATEGIES_DATA_DATA_H
+
+#include "collectives/comm.h"
+#include "core/trace.h"
+#include "strategies/transformer/model.h"
+
+typedef struct {
+    float rate, beta1, beta2, epsilon, decay; // AdamW
+} ptb_optimizer;
+
+typedef struct {
+    ptb_device *device;
+    ptb_comm *comm; // over the data-parallel ranks
+    ptb_stream *compute, *communication;
+    const ptb_kernels *kernels;
+    const ptb_layout *layout;
+    ptb_trace *trace; // NULL: no spans
+    ptb_optimizer optimizer;
+    uint64_t seed;         // of the initial weights
+    uint64_t bucket_bytes; // gradients reduced in one call, at most
+    bool overlap;          // reduce while backward still computes
+} ptb_data_env;
+
+typedef struct ptb_data ptb_data;
+
+typedef struct {
+    ptb_plugin plugin;
+    // Allocates; parameters get their initial values. Collective.
+    ptb_status (*open)(const ptb_data_env *env, ptb_data **data);
+    void (*close)(ptb_data *data); // collective
+    // Bytes that open will allocate on a rank of `ranks`, added to bytes[] by category.
+    void (*memory)(const ptb_layout *layout, int ranks, uint64_t bytes[PTB_MEMORY_COUNT]);
+    // Valid between before_ and after_ of the unit.
+    void (*unit_memory)(ptb_data *data, size_t unit, ptb_unit_memory *memory);
+    ptb_status (*begin_step)(ptb_data *data, uint64_t step);
+    ptb_status (*before_forward)(ptb_data *data, size_t unit);
+    ptb_status (*after_forward)(ptb_data *data, size_t unit);
+    ptb_status (*before_backward)(ptb_data *data, size_t unit);
+    // Gradients [first, count) of the unit are complete on the compute stream.
+    ptb_status (*gradient_ready)(ptb_data *data, size_t unit, size_t first);
+    ptb_status (*after_backward)(ptb_data *data, size_t unit);
+    // Reduced gradients to new parameters; the next step's forward, enqueued after it, sees them.
+    ptb_status (*optimize)(ptb_data *data);
+    // Hash of the parameters that this rank holds whole; equal on all ranks when the strategy works. Streams
+    // idle.
+    uint64_t (*hash)(ptb_data *data);
+    // What really ran.
+    void (*describe)(ptb_data *data, ptb_params *facts);
+} ptb_data_parallel;
+
+// First member of each implementation's struct.
+struct ptb_data {
+    const ptb_data_parallel *ops;
+    ptb_data_env env;
+    uint64_t step;
+    uint64_t collective_bytes; // S of every collective enqueued so far (FACTS.md's S), summed
+    double wire_bytes;         // S x bus factor, summed: what a bandwidth-optimal algorithm sends per rank
+};
+
+// Counts memory that came from the communicator in the device's ledger; a negative number of bytes takes it
+// out.
+void ptb_data_account(ptb_device *device, ptb_memory category, int64_t bytes);
+// Hash of count floats, by their bits; the order matters.
+uint64_t ptb_data_hash(const float *values, size_t count);
+
+#endif

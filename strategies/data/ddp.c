@@ -1,0 +1,330 @@
+// Distributed data parallel (Li et al., "PyTorch Distributed", VLDB 2020, section 3.2): every rank holds
+// everything; gradients live in one registered range that is cut, from its end, into buckets; a bucket is
+// all-reduced on the communication stream as soon as backward has passed its first element, while backward
+// goes on. Events order the two streams. Gradients are scaled by the loss (1 / tokens of the global batch),
+// so the reduction is a sum.
+#include "strategies/data/data.h"
+
+#include "core/log.h"
+#include "strategies/mark.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    size_t first, count; // of the index space
+    ptb_event *ready, *reduced;
+} bucket;
+
+typedef struct {
+    ptb_data base;
+    float *parameters, *m, *v; /* [layout.count] */
+    float *gradients;          /* [layout.count], from the communicator */
+    bucket *buckets;           // in order of use: from the end of the index space
+    size_t bucket_count;
+    size_t launched; // buckets of this step that are enqueued
+    ptb_mark compute_mark, communication_mark;
+} ddp;
+
+enum { BUCKET_ALIGN = 16 }; // floats: buckets start at cache lines
+
+static size_t bucket_elements(const ptb_data_env *env)
+{
+    size_t elements = (size_t)(env->bucket_bytes / sizeof(float)) / BUCKET_ALIGN * BUCKET_ALIGN;
+    return elements < BUCKET_ALIGN ? BUCKET_ALIGN : elements;
+}
+
+static ptb_status make_buckets(ddp *d)
+{
+    size_t total = d->base.env.layout->count, most = bucket_elements(&d->base.env);
+    size_t count = (total + most - 1) / most;
+    d->buckets = calloc(count, sizeof *d->buckets);
+    if (!d->buckets) {
+        ptb_error("no memory to describe %zu buckets; choose a larger --bucket", count);
+        return PTB_NO_MEMORY;
+    }
+    d->bucket_count = count;
+    for (size_t i = 0, end = total; i < count; i++) {
+        bucket *b = &d->buckets[i];
+        b->count = end < most ? end : most;
+        b->first = end - b->count;
+        end = b->first;
+        PTB_TRY(ptb_event_new(d->base.env.device, &b->ready));
+        PTB_TRY(ptb_event_new(d->base.env.device, &b->reduced));
+    }
+    return PTB_OK;
+}
+
+static void ddp_close(ptb_data *data)
+{
+    ddp *d = (ddp *)data;
+    if (!d)
+        return;
+    ptb_device *device = data->env.device;
+    for (size_t i = 0; i < d->bucket_count; i++) {
+        ptb_event_free(d->buckets[i].ready);
+        ptb_event_free(d->buckets[i].reduced);
+    }
+    free(d->buckets);
+    if (d->gradients) {
+        data->env.comm->ops->free(data->env.comm, d->gradients);
+        ptb_data_account(device, PTB_MEMORY_GRADIENTS, -(int64_t)(data->env.layout->count * sizeof(float)));
+    }
+    ptb_device_free(device, d->v);
+    ptb_device_free(device, d->m);
+    ptb_device_free(device, d->parameters);
+    free(d);
+}
+
+static void ddp_memory(const ptb_layout *layout, int ranks, uint64_t bytes[PTB_MEMORY_COUNT])
+{
+    (void)ranks;
+    uint64_t all = layout->count * sizeof(float);
+    bytes[PTB_MEMORY_PARAMETERS] += all;
+    bytes[PTB_MEMORY_GRADIENTS] += all;
+    bytes[PTB_MEMORY_OPTIMIZER] += 2 * all;
+}
+
+// Device and communicator memory come zeroed or not; set what must be zero.
+static ptb_status allocate(ddp *d)
+{
+    const ptb_data_env *e = &d->base.env;
+    size_t bytes = e->layout->count * sizeof(float);
+    PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_PARAMETERS, bytes, (void **)&d->parameters));
+    PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, bytes, (void **)&d->m));
+    PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, bytes, (void **)&d->v));
+    PTB_TRY(ptb_stream_set(e->compute, d->m, 0, bytes));
+    PTB_TRY(ptb_stream_set(e->compute, d->v, 0, bytes));
+    return PTB_OK;
+}
+
+static ptb_status fill_parameters(ddp *d)
+{
+    const ptb_layout *layout = d->base.env.layout;
+    for (size_t u = 0; u < layout->units; u++) {
+        size_t bytes = layout->unit[u].count * sizeof(float);
+        float *host = malloc(bytes);
+        if (!host) {
+            ptb_error("no memory for the initial weights of unit %zu (%zu bytes)", u, bytes);
+            return PTB_NO_MEMORY;
+        }
+        ptb_layout_fill(layout, d->base.env.seed, u, host);
+        ptb_stream *stream = d->base.env.compute;
+        ptb_status status = ptb_stream_copy(stream, d->parameters + layout->unit[u].first, host, bytes);
+        if (status == PTB_OK)
+            status = ptb_stream_sync(stream);
+        free(host);
+        PTB_TRY(status);
+    }
+    return PTB_OK;
+}
+
+static const ptb_data_parallel ddp_ops;
+
+// The communicator's allocation is collective: all ranks try it, and all know whether the others came
+// through.
+static ptb_status allocate_gradients(ddp *d)
+{
+    const ptb_data_env *e = &d->base.env;
+    size_t bytes = e->layout->count * sizeof(float);
+    void *memory = NULL;
+    ptb_status mine = e->comm->ops->alloc(e->comm, bytes, &memory);
+    if (mine == PTB_OK) {
+        d->gradients = memory;
+        ptb_data_account(e->device, PTB_MEMORY_GRADIENTS, (int64_t)bytes);
+    }
+    return ptb_world_agree(e->comm->world, mine);
+}
+
+static ptb_status ddp_open(const ptb_data_env *env, ptb_data **data)
+{
+    ddp *d = calloc(1, sizeof *d);
+    if (!d) {
+        ptb_error("no memory for the state of ddp");
+        return PTB_NO_MEMORY;
+    }
+    d->base = (ptb_data){.ops = &ddp_ops, .env = *env};
+    ptb_status status = ptb_world_agree(env->comm->world, allocate(d));
+    if (status == PTB_OK)
+        status = allocate_gradients(d);
+    if (status == PTB_OK)
+        status = make_buckets(d);
+    if (status == PTB_OK)
+        status = ptb_stream_set(env->compute, d->gradients, 0, env->layout->count * sizeof(float));
+    if (status == PTB_OK)
+        status = fill_parameters(d);
+    if (status != PTB_OK) {
+        ddp_close(&d->base);
+        return status;
+    }
+    *data = &d->base;
+    return PTB_OK;
+}
+
+static void ddp_unit_memory(ptb_data *data, size_t unit, ptb_unit_memory *memory)
+{
+    ddp *d = (ddp *)data;
+    const ptb_layout *layout = data->env.layout;
+    const ptb_unit *u = &layout->unit[unit];
+    *memory = (ptb_unit_memory){.parameters = d->parameters + u->first, .gradients = d->gradients + u->first};
+    if (layout->shape.tied && u->kind == PTB_UNIT_HEAD) {
+        size_t table = layout->unit[0].first + layout->unit[0].tensor[PTB_EMBED_TOKENS].first;
+        memory->tied_parameters = d->parameters + table;
+        memory->tied_gradients = d->gradients + table;
+    }
+}
+
+static ptb_status ddp_begin_step(ptb_data *data, uint64_t step)
+{
+    ((ddp *)data)->launched = 0;
+    data->step = step;
+    return PTB_OK;
+}
+
+static ptb_status nothing(ptb_data *data, size_t unit)
+{
+    (void)data;
+    (void)unit;
+    return PTB_OK;
+}
+
+static ptb_status launch(ddp *d, size_t index)
+{
+    ptb_data_env *e = &d->base.env;
+    bucket *b = &d->buckets[index];
+    uint64_t bytes = b->count * sizeof(float);
+    PTB_TRY(ptb_event_record(b->ready, e->compute));
+    PTB_TRY(ptb_event_wait(e->communication, b->ready));
+    PTB_TRY(ptb_mark_open(&d->communication_mark, e->trace, e->communication));
+    PTB_TRY(ptb_comm_collective(e->comm,
+                                &(ptb_coll){.kind = PTB_ALL_REDUCE,
+                                            .send = d->gradients + b->first,
+                                            .recv = d->gradients + b->first,
+                                            .count = b->count,
+                                            .dtype = PTB_F32,
+                                            .op = PTB_SUM},
+                                e->communication));
+    PTB_TRY(ptb_mark_close(&d->communication_mark, e->trace, e->communication,
+                           &(ptb_span){.rank = e->comm->world->rank,
+                                       .stream = (int16_t)e->communication->lane,
+                                       .kind = PTB_SPAN_COMM,
+                                       .phase = PTB_PHASE_BACKWARD,
+                                       .unit = (int32_t)index,
+                                       .microbatch = -1,
+                                       .axis = 1,
+                                       .bytes = bytes,
+                                       .correlation = d->base.step,
+                                       .name = "all_reduce"}));
+    d->base.collective_bytes += bytes;
+    d->base.wire_bytes += (double)bytes * 2 * (e->comm->size - 1) / e->comm->size;
+    return ptb_event_record(b->reduced, e->communication);
+}
+
+// One rank has nothing to reduce: no call, so that no empty communication shows in the trace.
+static ptb_status launch_from(ddp *d, size_t first)
+{
+    while (d->launched < d->bucket_count && d->buckets[d->launched].first >= first) {
+        if (d->base.env.comm->size > 1)
+            PTB_TRY(launch(d, d->launched));
+        d->launched++;
+    }
+    return PTB_OK;
+}
+
+// The token table of a tied model is complete only after the embedding's backward, which is the last unit
+// anyway: everything at and above `first` of the index space is complete when units come in descending order.
+static ptb_status ddp_gradient_ready(ptb_data *data, size_t unit, size_t first)
+{
+    ddp *d = (ddp *)data;
+    return data->env.overlap ? launch_from(d, data->env.layout->unit[unit].first + first) : PTB_OK;
+}
+
+static ptb_status update_unit(ddp *d, size_t unit)
+{
+    const ptb_data_env *e = &d->base.env;
+    const ptb_unit *u = &e->layout->unit[unit];
+    double steps = (double)d->base.step + 1;
+    PTB_TRY(ptb_mark_open(&d->compute_mark, e->trace, e->compute));
+    for (size_t t = 0; t < u->tensors; t++) {
+        size_t at = u->first + u->tensor[t].first;
+        ptb_adamw args = {.parameter = d->parameters + at,
+                          .m = d->m + at,
+                          .v = d->v + at,
+                          .gradient = d->gradients + at,
+                          .count = ptb_tensor_count(&u->tensor[t]),
+                          .rate = e->optimizer.rate,
+                          .beta1 = e->optimizer.beta1,
+                          .beta2 = e->optimizer.beta2,
+                          .epsilon = e->optimizer.epsilon,
+                          .decay = u->tensor[t].decay ? e->optimizer.decay : 0,
+                          .correction1 = (float)(1 - pow((double)e->optimizer.beta1, steps)),
+                          .correction2 = (float)(1 - pow((double)e->optimizer.beta2, steps))};
+        PTB_TRY(e->kernels->adamw(e->compute, &args));
+    }
+    return ptb_mark_close(&d->compute_mark, e->trace, e->compute,
+                          &(ptb_span){.rank = e->comm->world->rank,
+                                      .stream = (int16_t)e->compute->lane,
+                                      .kind = PTB_SPAN_OPTIMIZER,
+                                      .phase = PTB_PHASE_OPTIMIZER,
+                                      .unit = (int32_t)unit,
+                                      .microbatch = -1,
+                                      .correlation = d->base.step,
+                                      .name = "adamw"});
+}
+
+// Units in the order in which their buckets come back. Without overlap nothing runs beside communication.
+static ptb_status ddp_optimize(ptb_data *data)
+{
+    ddp *d = (ddp *)data;
+    const ptb_data_env *e = &data->env;
+    PTB_TRY(launch_from(d, 0));
+    bool reduces = e->comm->size > 1;
+    size_t waited = 0;
+    for (size_t u = e->layout->units; u-- > 0;) {
+        size_t first = e->overlap ? e->layout->unit[u].first : 0;
+        // Buckets are in descending order; the unit needs all that end above its first element.
+        while (reduces && waited < d->bucket_count &&
+               d->buckets[waited].first + d->buckets[waited].count > first)
+            PTB_TRY(ptb_event_wait(e->compute, d->buckets[waited++].reduced));
+        PTB_TRY(update_unit(d, u));
+    }
+    return PTB_OK;
+}
+
+static uint64_t ddp_hash(ptb_data *data)
+{
+    return ptb_data_hash(((ddp *)data)->parameters, data->env.layout->count);
+}
+
+static void ddp_describe(ptb_data *data, ptb_params *facts)
+{
+    ddp *d = (ddp *)data;
+    ptb_params_set(facts, "buckets", "%zu", d->bucket_count);
+    ptb_params_set(facts, "bucket_bytes", "%zu", d->buckets[0].count * sizeof(float));
+    ptb_coll call = {.kind = PTB_ALL_REDUCE,
+                     .send = d->gradients,
+                     .recv = d->gradients,
+                     .count = d->buckets[0].count,
+                     .dtype = PTB_F32,
+                     .op = PTB_SUM};
+    data->env.comm->ops->describe(data->env.comm, &call, facts);
+}
+
+static const ptb_data_parallel ddp_ops = {
+    .plugin = {"ddp", "every rank holds the whole model; bucketed gradient all-reduce overlaps backward"},
+    .open = ddp_open,
+    .close = ddp_close,
+    .memory = ddp_memory,
+    .unit_memory = ddp_unit_memory,
+    .begin_step = ddp_begin_step,
+    .before_forward = nothing,
+    .after_forward = nothing,
+    .before_backward = nothing,
+    .gradient_ready = ddp_gradient_ready,
+    .after_backward = nothing,
+    .optimize = ddp_optimize,
+    .hash = ddp_hash,
+    .describe = ddp_describe,
+};
+PTB_REGISTER(PTB_KIND_DATA_PARALLEL, ddp_ops);

@@ -1,0 +1,40 @@
+// See mark.h.
+#include "strategies/mark.h"
+
+#include "core/clock.h"
+
+typedef struct {
+    ptb_mark *mark;
+    ptb_trace *trace;
+    ptb_span span;
+} close_arguments;
+
+static ptb_status run_open(void *arg)
+{
+    ptb_mark *mark = *(ptb_mark **)arg;
+    mark->begin_ns = ptb_clock_ns();
+    return PTB_OK;
+}
+
+static ptb_status run_close(void *arg)
+{
+    close_arguments *a = arg;
+    a->span.begin_ns = a->mark->begin_ns;
+    a->span.end_ns = ptb_clock_ns();
+    ptb_trace_record(a->trace, &a->span);
+    return PTB_OK;
+}
+
+ptb_status ptb_mark_open(ptb_mark *mark, ptb_trace *trace, ptb_stream *stream)
+{
+    return trace ? ptb_stream_call(stream, run_open, &mark, sizeof mark) : PTB_OK;
+}
+
+ptb_status ptb_mark_close(ptb_mark *mark, ptb_trace *trace, ptb_stream *stream, const ptb_span *span)
+{
+    if (!trace)
+        return PTB_OK;
+    close_arguments args = {mark, trace, *span};
+    _Static_assert(sizeof args <= PTB_CALL_BYTES, "a span must fit into a stream's call");
+    return ptb_stream_call(stream, run_close, &args, sizeof args);
+}

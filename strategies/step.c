@@ -1,0 +1,405 @@
+// The benchmark `step`: training steps of a GPT under a data-parallel strategy. The runner times iterate();
+// where the time went comes from spans, through profiler/overlap.c. Cases: every strategy x communicator x
+// algorithm asked for.
+#include "core/bench.h"
+#include "core/log.h"
+#include "strategies/step_breakdown.h"
+#include "strategies/trainer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LIST_MAX = 16, MAX_STEPS = 1 << 20, TRACE_SPANS = 1 << 14, DEFAULT_BATCH = 8 };
+
+typedef struct {
+    char *strategy, *comm, *algorithm, *transport, *kernels, *device, *data;
+    int64_t layers, hidden, heads, sequence, vocabulary, batch, threads;
+    bool tied, overlap;
+    uint64_t bucket_bytes;
+    double rate, beta1, beta2, decay;
+} step_config;
+
+#define FIELD(field) offsetof(step_config, field)
+static const ptb_opt step_opts[] = {
+    {"strategy", 0, PTB_OPT_LIST, FIELD(strategy), "ddp", 0, 0, NULL, "LIST", "data-parallel strategies"},
+    {"comm", 0, PTB_OPT_LIST, FIELD(comm), "host", 0, 0, NULL, "LIST",
+     "communicators that reduce the gradients"},
+    {"algo", 0, PTB_OPT_LIST, FIELD(algorithm), "auto", 0, 0, NULL, "LIST",
+     "all-reduce algorithms of the communicator; auto: its choice"},
+    {"transport", 0, PTB_OPT_STRING, FIELD(transport), NULL, 0, 0, NULL, "NAME",
+     "transport that must be used"},
+    {"kernels", 0, PTB_OPT_STRING, FIELD(kernels), "host", 0, 0, NULL, "NAME", "who computes"},
+    {"device", 0, PTB_OPT_STRING, FIELD(device), "host", 0, 0, NULL, "NAME", "where memory and streams are"},
+    {"layers", 0, PTB_OPT_INT, FIELD(layers), "6", 1, 100000, NULL, NULL, "transformer blocks"},
+    {"hidden", 0, PTB_OPT_INT, FIELD(hidden), "384", 1, 1 << 20, NULL, NULL, "width of the residual stream"},
+    {"heads", 0, PTB_OPT_INT, FIELD(heads), "6", 1, 1 << 16, NULL, NULL, "attention heads; divides --hidden"},
+    {"sequence", 0, PTB_OPT_INT, FIELD(sequence), "128", 1, 1 << 24, NULL, NULL, "tokens of a sequence"},
+    {"vocab", 0, PTB_OPT_INT, FIELD(vocabulary), "256", 2, 1 << 24, NULL, NULL,
+     "vocabulary; tokens are bytes, which need 256 with --data"},
+    {"tied", 0, PTB_OPT_BOOL, FIELD(tied), "yes", 0, 0, NULL, NULL, "the head multiplies by the token table"},
+    {"batch", 0, PTB_OPT_INT, FIELD(batch), "0", 0, 1 << 24, NULL, NULL,
+     "sequences of the global batch, divided over the ranks; 0: 8, or the next multiple of the ranks"},
+    {"data", 0, PTB_OPT_STRING, FIELD(data), NULL, 0, 0, NULL, "FILE",
+     "train on the bytes of this file; otherwise on generated text with structure to learn"},
+    {"lr", 0, PTB_OPT_DOUBLE, FIELD(rate), "0.001", 0, 10, NULL, NULL, "learning rate of AdamW"},
+    {"beta1", 0, PTB_OPT_DOUBLE, FIELD(beta1), "0.9", 0, 0.999999, NULL, NULL, "AdamW: decay of the mean"},
+    {"beta2", 0, PTB_OPT_DOUBLE, FIELD(beta2), "0.95", 0, 0.999999, NULL, NULL,
+     "AdamW: decay of the mean square"},
+    {"weight-decay", 0, PTB_OPT_DOUBLE, FIELD(decay), "0.1", 0, 10, NULL, NULL,
+     "AdamW: decay of the matrices"},
+    {"bucket", 0, PTB_OPT_SIZE, FIELD(bucket_bytes), "4M", 64, 0x1p50, NULL, NULL,
+     "gradient bytes reduced in one call, at most (PyTorch's default is 25M)"},
+    {"overlap", 0, PTB_OPT_BOOL, FIELD(overlap), "yes", 0, 0, NULL, NULL,
+     "reduce gradients while backward still computes"},
+    {"threads", 0, PTB_OPT_INT, FIELD(threads), "1", 1, 4096, NULL, NULL,
+     "processor threads of a rank's kernels"},
+};
+
+typedef struct {
+    char *storage;
+    const char *items[LIST_MAX];
+    size_t count;
+} list;
+
+struct ptb_bench_run {
+    ptb_bench_env env;
+    const step_config *config;
+    int64_t batch;
+    ptb_layout layout;
+    ptb_tokens *tokens;
+    char data[96];
+    const ptb_kernels *kernels;
+    list strategies, comms, algorithms;
+    size_t next;
+    // The case at hand.
+    ptb_trace *trace; // of this benchmark; spans move on to env.trace between samples
+    ptb_trainer *trainer;
+    ptb_step_breakdown *breakdown;
+};
+
+static void split(const char *text, list *l)
+{
+    l->count = ptb_text_split(text, ',', &l->storage, l->items, LIST_MAX);
+}
+
+static ptb_status check_names(ptb_bench_run *run)
+{
+    for (size_t i = 0; i < run->strategies.count; i++)
+        if (!ptb_registry_need(PTB_KIND_DATA_PARALLEL, run->strategies.items[i]))
+            return PTB_USAGE;
+    for (size_t i = 0; i < run->comms.count; i++)
+        if (!ptb_registry_need(PTB_KIND_COMM, run->comms.items[i]))
+            return PTB_USAGE;
+    if (!ptb_registry_need(PTB_KIND_DEVICE, run->config->device))
+        return PTB_USAGE;
+    run->kernels = (const ptb_kernels *)ptb_registry_need(PTB_KIND_KERNELS, run->config->kernels);
+    return run->kernels ? PTB_OK : PTB_USAGE;
+}
+
+static ptb_status divide_batch(ptb_bench_run *run)
+{
+    int64_t asked = run->config->batch, ranks = run->env.world->size;
+    run->batch = asked ? asked : (DEFAULT_BATCH + ranks - 1) / ranks * ranks;
+    if (run->batch % ranks == 0)
+        return PTB_OK;
+    ptb_error("--batch %" PRId64 " does not divide over %" PRId64 " ranks: %" PRId64 " = %" PRId64
+              " x %" PRId64 " + %" PRId64 "; use %" PRId64 " or %" PRId64,
+              asked, ranks, asked, ranks, asked / ranks, asked % ranks,
+              asked / ranks ? asked / ranks * ranks : ranks, (asked / ranks + 1) * ranks);
+    return PTB_USAGE;
+}
+
+static void step_close(ptb_bench_run *run)
+{
+    if (!run)
+        return;
+    free(run->strategies.storage);
+    free(run->comms.storage);
+    free(run->algorithms.storage);
+    ptb_tokens_close(run->tokens);
+    ptb_layout_release(&run->layout);
+    free(run);
+}
+
+static ptb_status step_open(const ptb_bench_env *env, const void *config, ptb_bench_run **out)
+{
+    ptb_bench_run *run = calloc(1, sizeof *run);
+    if (!run) {
+        ptb_error("no memory for the state of the benchmark step");
+        return PTB_NO_MEMORY;
+    }
+    const step_config *c = config;
+    run->env = *env;
+    run->config = c;
+    split(c->strategy, &run->strategies);
+    split(c->comm, &run->comms);
+    split(c->algorithm, &run->algorithms);
+    ptb_model_shape shape = {c->layers, c->hidden, c->heads, c->sequence, c->vocabulary, c->tied};
+    ptb_status status = check_names(run);
+    if (status == PTB_OK)
+        status = divide_batch(run);
+    if (status == PTB_OK)
+        status = ptb_layout_init(&run->layout, &shape);
+    if (status == PTB_OK)
+        status = ptb_tokens_open(c->data && *c->data ? c->data : NULL, env->seed, c->sequence, c->vocabulary,
+                                 &run->tokens);
+    if (status != PTB_OK) {
+        step_close(run);
+        return status;
+    }
+    ptb_tokens_describe(run->tokens, run->data, sizeof run->data);
+    *out = run;
+    return PTB_OK;
+}
+
+static void name_case(const ptb_bench_run *run, size_t index, ptb_params *p)
+{
+    const step_config *c = run->config;
+    size_t algorithm = index % run->algorithms.count, rest = index / run->algorithms.count;
+    char size[32];
+    ptb_params_set(p, "strategy", "%s", run->strategies.items[rest / run->comms.count]);
+    ptb_params_set(p, "comm", "%s", run->comms.items[rest % run->comms.count]);
+    ptb_params_set(p, "algo", "%s", run->algorithms.items[algorithm]);
+    if (c->transport && *c->transport)
+        ptb_params_set(p, "transport", "%s", c->transport);
+    ptb_params_set(p, "device", "%s", c->device);
+    ptb_params_set(p, "kernels", "%s", c->kernels);
+    ptb_params_set(p, "threads", "%" PRId64, c->threads);
+    ptb_params_set(p, "layers", "%" PRId64, c->layers);
+    ptb_params_set(p, "hidden", "%" PRId64, c->hidden);
+    ptb_params_set(p, "heads", "%" PRId64, c->heads);
+    ptb_params_set(p, "sequence", "%" PRId64, c->sequence);
+    ptb_params_set(p, "vocabulary", "%" PRId64, c->vocabulary);
+    ptb_params_set(p, "tied", "%s", c->tied ? "yes" : "no");
+    ptb_params_set(p, "batch", "%" PRId64, run->batch);
+    ptb_params_set(p, "precision", "f32");
+    ptb_params_set(p, "optimizer", "adamw");
+    ptb_params_set(p, "lr", "%g", c->rate);
+    ptb_params_set(p, "betas", "%g,%g", c->beta1, c->beta2);
+    ptb_params_set(p, "decay", "%g", c->decay);
+    ptb_params_set(p, "data", "%s", run->data);
+    ptb_text_format_size(c->bucket_bytes, size, sizeof size);
+    ptb_params_set(p, "bucket", "%s", size);
+    ptb_params_set(p, "overlap", "%s", c->overlap ? "yes" : "no");
+    ptb_params_set(p, "seed", "%" PRIu64, run->env.seed);
+    ptb_params_set(p, "ranks", "%d", run->env.world->size);
+}
+
+static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
+{
+    if (run->next == run->strategies.count * run->comms.count * run->algorithms.count) {
+        *more = false;
+        return PTB_OK;
+    }
+    *c = (ptb_case){.fixed_batch = true};
+    name_case(run, run->next++, &c->params);
+    // At 100 GFLOP/s a rank: only for the progress line.
+    double tokens = (double)(run->batch / run->env.world->size * run->config->sequence);
+    c->estimate_s = ptb_layout_flops_palm(&run->layout) * tokens / 100e9;
+    *more = true;
+    return PTB_OK;
+}
+
+static ptb_status step_prepare(ptb_bench_run *run, const ptb_case *c, char *reason)
+{
+    const step_config *f = run->config;
+    const char *algorithm = ptb_params_get(&c->params, "algo");
+    ptb_trainer_config config = {
+        .world = run->env.world,
+        .strategy = (const ptb_data_parallel *)ptb_registry_need(PTB_KIND_DATA_PARALLEL,
+                                                                 ptb_params_get(&c->params, "strategy")),
+        .kernels = run->kernels,
+        .layout = &run->layout,
+        .tokens = run->tokens,
+        .device = f->device,
+        .comm = ptb_params_get(&c->params, "comm"),
+        .comm_config = {.algorithm = strcmp(algorithm, "auto") ? algorithm : NULL,
+                        .transport = f->transport && *f->transport ? f->transport : NULL,
+                        .threads = true},
+        .optimizer = {(float)f->rate, (float)f->beta1, (float)f->beta2, 1e-8f, (float)f->decay},
+        .batch = run->batch,
+        .seed = run->env.seed,
+        .bucket_bytes = f->bucket_bytes,
+        .overlap = f->overlap,
+        .threads = (int)f->threads,
+        .max_steps = MAX_STEPS,
+    };
+    ptb_status status = ptb_trace_new(TRACE_SPANS, run->env.world->rank, &run->trace);
+    if (status == PTB_OK)
+        status = ptb_step_breakdown_new(MAX_STEPS, &run->breakdown);
+    PTB_TRY(ptb_world_agree(run->env.world, status));
+    config.trace = run->trace;
+    return ptb_trainer_new(&config, reason, &run->trainer);
+}
+
+// Between samples: what the spans say goes into the breakdown, the spans go to whoever wants them.
+static ptb_status step_reset(ptb_bench_run *run)
+{
+    size_t count, dropped;
+    const ptb_span *spans = ptb_trace_spans(run->trace, &count, &dropped);
+    PTB_TRY(ptb_step_breakdown_add(run->breakdown, spans, count, dropped, run->trainer->steps));
+    for (size_t i = 0; i < count; i++)
+        ptb_trace_record(run->env.trace, &spans[i]);
+    ptb_trace_clear(run->trace);
+    return PTB_OK;
+}
+
+static ptb_status step_iterate(ptb_bench_run *run, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        PTB_TRY(ptb_trainer_step(run->trainer));
+    return PTB_OK;
+}
+
+static double mean(const double *values, size_t count)
+{
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += values[i];
+    return count ? sum / (double)count : NAN;
+}
+
+// Every loss finite; with a learning rate and at least 8 steps, the last quarter's mean below the first
+// step's.
+static void check_losses(const ptb_bench_run *run, ptb_verdict *verdict)
+{
+    const ptb_trainer *t = run->trainer;
+    size_t steps = (size_t)t->steps;
+    for (size_t i = 0; i < steps; i++) {
+        verdict->checked++;
+        if (isfinite(t->losses[i]))
+            continue;
+        if (!verdict->wrong++)
+            snprintf(verdict->detail, sizeof verdict->detail, "step %zu: wanted a finite loss, got %g", i,
+                     t->losses[i]);
+    }
+    if (verdict->wrong || steps < 8 || run->config->rate == 0)
+        return;
+    double last = mean(t->losses + steps - steps / 4, steps / 4);
+    verdict->checked++;
+    if (last < t->losses[0])
+        return;
+    verdict->wrong++;
+    snprintf(verdict->detail, sizeof verdict->detail,
+             "loss did not fall: %g at step 0, %g on average over the last %zu of %zu steps", t->losses[0],
+             last, steps / 4, steps);
+}
+
+static ptb_status step_verify(ptb_bench_run *run, ptb_verdict *verdict)
+{
+    ptb_world *world = run->env.world;
+    *verdict = (ptb_verdict){.done = true};
+    check_losses(run, verdict);
+    uint64_t mine = run->trainer->data->ops->hash(run->trainer->data);
+    uint64_t *all = calloc((size_t)world->size, sizeof *all);
+    ptb_status status = all ? PTB_OK : PTB_NO_MEMORY;
+    if (!all)
+        ptb_error("no memory for %d hashes", world->size);
+    status = ptb_world_agree(world, status);
+    if (status == PTB_OK)
+        status = world->ops->all_gather(world, &mine, sizeof mine, all);
+    if (status == PTB_OK) {
+        verdict->checked++;
+        if (mine != all[0] && !verdict->wrong++)
+            snprintf(verdict->detail, sizeof verdict->detail,
+                     "rank %d's parameters differ from rank 0's after %" PRIu64 " steps (hash %016" PRIx64
+                     ", wanted %016" PRIx64 ")",
+                     world->rank, run->trainer->steps, mine, all[0]);
+    }
+    free(all);
+    return status;
+}
+
+static void add_rates(const ptb_bench_run *run, double step_ns, ptb_metrics *metrics)
+{
+    double tokens = (double)(run->batch * run->config->sequence), seconds = step_ns * 1e-9;
+    double per_token = ptb_layout_flops_palm(&run->layout);
+    double exact = ptb_model_flops(run->trainer->model) * run->env.world->size;
+    ptb_metrics_add(metrics, "tokens_per_s", tokens / seconds, "tokens/s", PTB_HIGHER_IS_BETTER,
+                    "tokens of the global batch / median step time");
+    ptb_metrics_add(metrics, "flops_per_s", per_token * tokens / seconds, "FLOP/s", PTB_HIGHER_IS_BETTER,
+                    "PaLM: 6 N + 12 L h s per token, N without embeddings; all ranks");
+    ptb_metrics_add(metrics, "matmul_flops_per_s", exact / seconds, "FLOP/s", PTB_HIGHER_IS_BETTER,
+                    "matrix products as computed, head and attention's second scores included; all ranks");
+}
+
+static void add_memory(const ptb_bench_run *run, ptb_metrics *metrics)
+{
+    for (int i = 0; i < PTB_MEMORY_COUNT; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "peak_%s", ptb_memory_name((ptb_memory)i));
+        ptb_metrics_add(metrics, name, (double)run->trainer->device->peak_bytes[i], "bytes",
+                        PTB_LOWER_IS_BETTER, "largest sum of allocations of the category on rank 0");
+    }
+}
+
+static ptb_status step_metrics(ptb_bench_run *run, const ptb_timing *timing, ptb_metrics *metrics)
+{
+    PTB_TRY(step_reset(run)); // the spans of the last sample
+    const ptb_trainer *t = run->trainer;
+    uint64_t timed = (uint64_t)timing->mine_count * timing->batch;
+    add_rates(run, timing->time_ns.median, metrics);
+    PTB_TRY(ptb_step_breakdown_metrics(run->breakdown, run->env.world, t->steps, timed, metrics));
+    ptb_metrics_add(metrics, "parameters", (double)run->layout.parameters, "", PTB_NEUTRAL,
+                    "all weights, embeddings included, a tied head once");
+    ptb_metrics_add(metrics, "comm_volume", t->steps ? t->data->wire_bytes / (double)t->steps : NAN, "bytes",
+                    PTB_LOWER_IS_BETTER,
+                    "per rank and step: sum over collectives of S x bus factor (ring-equivalent)");
+    ptb_metrics_add(metrics, "loss_first", t->steps ? t->losses[0] : NAN, "nats", PTB_NEUTRAL,
+                    "mean cross-entropy per token of step 0's global batch");
+    ptb_metrics_add(metrics, "loss_last", t->steps ? t->losses[t->steps - 1] : NAN, "nats",
+                    PTB_LOWER_IS_BETTER, "mean cross-entropy per token of the last step's global batch");
+    add_memory(run, metrics);
+    return PTB_OK;
+}
+
+static void step_facts(ptb_bench_run *run, ptb_params *facts)
+{
+    ptb_params_set(facts, "device", "%s", run->trainer->device->description);
+    ptb_params_set(facts, "steps", "%" PRIu64, run->trainer->steps);
+    run->trainer->data->ops->describe(run->trainer->data, facts);
+}
+
+static bool step_series(ptb_bench_run *run, size_t i, ptb_series *series)
+{
+    if (i > 0)
+        return false;
+    *series = (ptb_series){
+        .name = "loss", .unit = "nats", .values = run->trainer->losses, .count = (size_t)run->trainer->steps};
+    return true;
+}
+
+static void step_finish(ptb_bench_run *run)
+{
+    ptb_trainer_free(run->trainer);
+    ptb_step_breakdown_free(run->breakdown);
+    ptb_trace_free(run->trace);
+    run->trainer = NULL;
+    run->breakdown = NULL;
+    run->trace = NULL;
+}
+
+static const ptb_bench step_bench = {
+    .plugin = {"step", "training steps of a GPT: forward, backward, gradient reduction, AdamW"},
+    .opts = step_opts,
+    .opt_count = sizeof step_opts / sizeof *step_opts,
+    .config_size = sizeof(step_config),
+    .flags = PTB_BENCH_THREADS,
+    .defaults = {.min_iters = 20, .max_iters = 30, .warmup = 3, .latency_only = true},
+    .open = step_open,
+    .next = step_next,
+    .prepare = step_prepare,
+    .reset = step_reset,
+    .iterate = step_iterate,
+    .verify = step_verify,
+    .metrics = step_metrics,
+    .facts = step_facts,
+    .series = step_series,
+    .finish = step_finish,
+    .close = step_close,
+};
+PTB_REGISTER(PTB_KIND_BENCH, step_bench);
