@@ -1,0 +1,105 @@
+// SQL that several reports share.
+#ifndef PTB_REPORTS_SQL_H
+#define PTB_REPORTS_SQL_H
+
+// Separates the items of the `tokens` column (reports/report.h); one character, so that it may be split.
+#define PTB_SQL_SEP "char(31)"
+
+// A run's name in legends and headings: its label and id, so that two runs of one label stay apart.
+#define PTB_SQL_RUN_NAME                                                                                     \
+    "CASE WHEN run.label IS NULL OR run.label = '' THEN 'run ' || run.id"                                    \
+    " ELSE run.label || ' (run ' || run.id || ')' END"
+
+// The CPU models of a run's hosts, each once.
+#define PTB_SQL_CPUS                                                                                         \
+    "coalesce((SELECT group_concat(m, ' and ') FROM (SELECT DISTINCT json_extract(h.value, '$.cpu_model') "  \
+    "AS m"                                                                                                   \
+    " FROM json_each(run.hosts) AS h)), 'unknown CPU')"
+
+// Params that the reports name themselves; the others are listed as name=value.
+#define PTB_SQL_KNOWN_PARAMS                                                                                 \
+    "'comm','algo','type','op','place','count','bytes','ranks','root','strategy','layers','hidden','heads'," \
+    "'sequence','vocabulary','batch','precision'"
+
+#define PTB_SQL_PARAM(name) "json_extract(bench_case.params, '$." name "')"
+
+// WITH-clause: table c, one row a case of the runs in ?1, oldest first, with what the reports need.
+#define PTB_SQL_CASES                                                                                        \
+    "WITH c AS (SELECT bench_case.id AS id, bench_case.key AS key, bench_case.bench AS bench,"               \
+    " bench_case.bytes AS bytes, bench_case.ranks AS ranks, bench_case.hosts AS hosts,"                      \
+    " bench_case.params AS params, bench_case.facts AS facts, bench_case.state AS state,"                    \
+    " bench_case.reason AS reason, bench_case.mode AS mode, bench_case.combine AS combine,"                  \
+    " bench_case.stopped AS stopped, bench_case.batch AS batch, bench_case.samples AS samples,"              \
+    " median_ns, p99_ns, min_ns, max_ns, cv, ci_low_ns, ci_high_ns, ci_confidence,"                          \
+    " repetition.ordinal AS ordinal, repetition.id AS repetition_id, run.id AS run_id,"                      \
+    " run.simulated AS simulated, run.version AS version, run.git_revision AS revision,"                     \
+    " " PTB_SQL_RUN_NAME " AS run_name, " PTB_SQL_CPUS " AS cpus,"                                           \
+    " CASE WHEN run.simulated THEN ' [SIMULATED DEVICE]' ELSE '' END AS sim,"                                \
+    " bench_case.ranks || CASE bench_case.ranks WHEN 1 THEN ' rank' ELSE ' ranks' END AS ranks_text,"        \
+    " bench_case.hosts || CASE bench_case.hosts WHEN 1 THEN ' host' ELSE ' hosts' END AS hosts_text,"        \
+    " coalesce(bench_case.mode, 'unknown') || ' mode' AS mode_text,"                                         \
+    " CASE bench_case.combine WHEN 'max' THEN 'time = maximum over ranks'"                                   \
+    " WHEN 'avg' THEN 'time = average over ranks' ELSE coalesce('time = ' || bench_case.combine, '') END"    \
+    " AS combine_text,"                                                                                      \
+    " " PTB_SQL_PARAM("comm") " AS comm, " PTB_SQL_PARAM(                                                    \
+        "algo") " AS algo,"                                                                                  \
+                " " PTB_SQL_PARAM("type") " AS type, " PTB_SQL_PARAM(                                        \
+                    "op") " AS op,"                                                                          \
+                          " " PTB_SQL_PARAM("root") " AS root, CAST(" PTB_SQL_PARAM(                         \
+                              "count") " AS INTEGER) AS count,"                                              \
+                                       " CASE " PTB_SQL_PARAM(                                               \
+                                           "place") " WHEN 'in' THEN 'in-place' ELSE 'out-of-place' END AS " \
+                                                    "place,"                                                 \
+                                                    " (SELECT group_concat(p.key || ' ' || p.value, ', ') "  \
+                                                    "FROM json_each(bench_case.params) AS p"                 \
+                                                    "  WHERE p.key NOT IN (" PTB_SQL_KNOWN_PARAMS            \
+                                                    ") AND p.value NOT IN ('none', 'any', 'auto', "          \
+                                                    "'default', "                                            \
+                                                    "'')) AS other_params"                                   \
+                                                    " FROM run JOIN repetition ON repetition.run_id = "      \
+                                                    "run.id"                                                 \
+                                                    " JOIN bench_case ON bench_case.repetition_id = "        \
+                                                    "repetition.id"                                          \
+                                                    " WHERE run.id IN (SELECT value FROM json_each(?1))) "
+
+#define PTB_SQL_METRIC(name)                                                                                 \
+    "(SELECT value FROM metric WHERE metric.case_id = c.id AND metric.name = '" name "')"
+#define PTB_SQL_UNIT(name)                                                                                   \
+    "(SELECT unit FROM metric WHERE metric.case_id = c.id AND metric.name = '" name "')"
+
+// Elements checked and found wrong, over all ranks.
+#define PTB_SQL_CHECKED "(SELECT sum(checked) FROM case_rank WHERE case_rank.case_id = c.id)"
+#define PTB_SQL_WRONG                                                                                        \
+    "(SELECT CASE WHEN sum(checked) > 0 THEN sum(wrong) END FROM case_rank WHERE case_rank.case_id = c.id)"
+
+// The model of a step's case in words, and its strategy with rank count.
+#define PTB_SQL_STEP_PARAM(name) "json_extract(c.params, '$." name "')"
+#define PTB_SQL_MODEL                                                                                        \
+    "coalesce(" PTB_SQL_STEP_PARAM(                                                                          \
+        "layers") " || ' layers', '')"                                                                       \
+                  " || coalesce(', hidden ' || " PTB_SQL_STEP_PARAM(                                         \
+                      "hidden") ", '')"                                                                      \
+                                " || coalesce(', ' || " PTB_SQL_STEP_PARAM(                                  \
+                                    "heads") " || ' heads', '')"                                             \
+                                             " || coalesce(', sequence ' || " PTB_SQL_STEP_PARAM(            \
+                                                 "sequence") ", '')"                                         \
+                                                             " || coalesce(', vocabulary ' "                 \
+                                                             "|| " PTB_SQL_STEP_PARAM(                       \
+                                                                 "vocabulary") ", '')"                       \
+                                                                               " || coalesce(', ' "          \
+                                                                               "|| " PTB_SQL_STEP_PARAM(     \
+                                                                                   "precision") ", '')"
+#define PTB_SQL_STEP_SERIES "coalesce(" PTB_SQL_STEP_PARAM("strategy") " || ', ', '') || c.ranks_text"
+// Conditions of a step's case, for `tokens`.
+#define PTB_SQL_STEP_CONDITIONS                                                                              \
+    "coalesce('comm ' || c.comm, '') || " PTB_SQL_SEP                                                        \
+    " || coalesce('global batch ' || " PTB_SQL_STEP_PARAM("batch") ", '') || " PTB_SQL_SEP                   \
+                                                                   " || " PTB_SQL_CONDITIONS
+
+// Conditions of a collective's or a step's case, for `tokens`.
+#define PTB_SQL_CONDITIONS                                                                                   \
+    "c.run_name || " PTB_SQL_SEP " || c.cpus || " PTB_SQL_SEP " || c.hosts_text || " PTB_SQL_SEP             \
+    " || c.mode_text || " PTB_SQL_SEP " || c.combine_text || " PTB_SQL_SEP                                   \
+    " || coalesce(c.other_params, '')"
+
+#endif
