@@ -174,9 +174,9 @@ static void append_figure(const ptb_drawing *d, ptb_text *out)
     ptb_text_printf(out, "MOST = %zu\nKEYCOLS = %zu\nKEYROWS = %zu\n", f->most_points, key.columns, key.rows);
     ptb_text_append(out, ptb_gp_common);
     ptb_text_printf(out,
-                    "set terminal svg size %d,%zu dynamic noenhanced name '%s' font 'sans-serif,13' "
+                    "set terminal svg size %d,%zu dynamic noenhanced font 'sans-serif,13' "
                     "background '#ffffff'\nset output '%s.svg'\n",
-                    WIDTH, height, d->name, d->name);
+                    WIDTH, height, d->name);
     ptb_text_append(out, d->report->gnuplot);
     // The picture file travels alone, so it carries its title and conditions itself.
     ptb_text_append(out, "\nset title ");
@@ -191,10 +191,17 @@ static void append_figure(const ptb_drawing *d, ptb_text *out)
     free(names);
 }
 
-static ptb_status write_file(const char *folder, const char *name, const char *text)
+// FOLDER/NAME.ENDING, "" when that is too long (ptb_gnuplot_draw has checked that it is not).
+static void make_path(const char *folder, const char *name, const char *ending, char path[PATH_BYTES])
+{
+    if (snprintf(path, PATH_BYTES, "%s/%s.%s", folder, name, ending) >= PATH_BYTES)
+        path[0] = '\0';
+}
+
+static ptb_status write_file(const char *folder, const char *name, const char *ending, const char *text)
 {
     char path[PATH_BYTES];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+    make_path(folder, name, ending, path);
     FILE *file = fopen(path, "we");
     bool written = file && fputs(text, file) >= 0;
     if (file && fclose(file) != 0)
@@ -206,10 +213,10 @@ static ptb_status write_file(const char *folder, const char *name, const char *t
 }
 
 // Heap text of a whole file; NULL when it cannot be read or is empty.
-static char *read_file(const char *folder, const char *name)
+static char *read_file(const char *folder, const char *name, const char *ending)
 {
     char path[PATH_BYTES];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+    make_path(folder, name, ending, path);
     FILE *file = fopen(path, "re");
     if (!file)
         return NULL;
@@ -235,16 +242,14 @@ static ptb_status write_inputs(const ptb_drawing *drawings, size_t count, const 
                 append_bar_data(drawings[i].figure, drawings[i].report->part_count, &data);
             else
                 append_line_data(drawings[i].figure, &data);
-            char name[80];
-            snprintf(name, sizeof name, "%s.dat", drawings[i].name);
-            status = write_file(folder, name, ptb_text_string(&data));
+            status = write_file(folder, drawings[i].name, "dat", ptb_text_string(&data));
             ptb_text_release(&data);
             append_figure(&drawings[i], &script);
         }
         char name[32];
-        snprintf(name, sizeof name, "worker%zu.gp", w);
+        snprintf(name, sizeof name, "worker%zu", w);
         if (status == PTB_OK)
-            status = write_file(folder, name, ptb_text_string(&script));
+            status = write_file(folder, name, "gp", ptb_text_string(&script));
         ptb_text_release(&script);
     }
     return status;
@@ -300,8 +305,8 @@ static ptb_status finish_worker(const char *folder, size_t w, pid_t pid)
         if (errno != EINTR)
             break;
     char name[32];
-    snprintf(name, sizeof name, "worker%zu.err", w);
-    char *messages = read_file(folder, name);
+    snprintf(name, sizeof name, "worker%zu", w);
+    char *messages = read_file(folder, name, "err");
     bool failed = !WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != 0;
     if (failed)
         ptb_error("gnuplot failed (%s %d): %s", WIFEXITED(wait_status) ? "exit code" : "signal",
@@ -372,17 +377,16 @@ static char *inline_svg(const char *svg, const char *prefix)
 static ptb_status collect(ptb_drawing *drawings, size_t count, const char *from, const char *folder)
 {
     for (size_t i = 0; i < count; i++) {
-        char name[80], source[PATH_BYTES], target[PATH_BYTES];
-        snprintf(name, sizeof name, "%s.svg", drawings[i].name);
-        char *svg = read_file(from, name);
+        char source[PATH_BYTES], target[PATH_BYTES];
+        char *svg = read_file(from, drawings[i].name, "svg");
         drawings[i].svg = svg ? inline_svg(svg, drawings[i].name) : NULL;
         free(svg);
         if (!drawings[i].svg) {
             ptb_error("gnuplot drew nothing for figure %s (%s)", drawings[i].name, drawings[i].figure->title);
             return PTB_SYSTEM;
         }
-        snprintf(source, sizeof source, "%s/%s.png", from, drawings[i].name);
-        snprintf(target, sizeof target, "%s/%s.png", folder, drawings[i].name);
+        make_path(from, drawings[i].name, "png", source);
+        make_path(folder, drawings[i].name, "png", target);
         if (rename(source, target) != 0) {
             ptb_error("cannot put the picture %s in place: %s", target, strerror(errno));
             return PTB_SYSTEM;
@@ -397,13 +401,15 @@ static void remove_inputs(const ptb_drawing *drawings, size_t count, const char 
     char path[PATH_BYTES];
     for (size_t i = 0; i < count; i++)
         for (size_t k = 0; k < 3; k++) {
-            snprintf(path, sizeof path, "%s/%s.%s", folder, drawings[i].name, endings[k]);
+            make_path(folder, drawings[i].name, endings[k], path);
             unlink(path);
         }
     for (size_t w = 0; w < WORKERS; w++) {
-        snprintf(path, sizeof path, "%s/worker%zu.gp", folder, w);
+        char name[32];
+        snprintf(name, sizeof name, "worker%zu", w);
+        make_path(folder, name, "gp", path);
         unlink(path);
-        snprintf(path, sizeof path, "%s/worker%zu.err", folder, w);
+        make_path(folder, name, "err", path);
         unlink(path);
     }
     rmdir(folder);

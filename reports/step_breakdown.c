@@ -42,17 +42,18 @@ static const char table_sql[] = PTB_SQL_CASES
                                            "AS flops,"
                                            " " PTB_SQL_METRIC("forward") " AS forward, " PTB_SQL_METRIC(
                                                "backward") " AS backward,"
-                                                           " " PTB_SQL_METRIC("optimizer") " AS "
-                                                                                           "optimizer,"
-                                                                                           " " PTB_SQL_METRIC(
-                                                                                               "exposed_comm") " AS exposed,"
-                                                                                                               " " PTB_SQL_METRIC("input") " AS input, " PTB_SQL_METRIC(
-                                                                                                                   "other") " AS other,"
-                                                                                                                            " " PTB_SQL_METRIC("overlap") " AS overlap, " PTB_SQL_METRIC(
-                                                                                                                                "loss_first") " AS loss_first,"
-                                                                                                                                              " " PTB_SQL_METRIC(
-                                                                                                                                                  "loss_last") " AS loss_last, c.state AS state"
-                                                                                                                                                               " FROM c WHERE c.bench = 'step' AND c.state <> 'skipped' ORDER BY c.run_id, heading, c.ranks, c.id";
+                                                           " " PTB_SQL_METRIC(
+                                                               "optimizer") " AS "
+                                                                            "optimizer,"
+                                                                            " " PTB_SQL_METRIC(
+                                                                                "exposed_comm") " AS exposed,"
+                                                                                                " " PTB_SQL_METRIC("input") " AS input, " PTB_SQL_METRIC(
+                                                                                                    "other") " AS other,"
+                                                                                                             " " PTB_SQL_METRIC("overlap") " AS overlap, " PTB_SQL_METRIC(
+                                                                                                                 "loss_first") " AS loss_first,"
+                                                                                                                               " " PTB_SQL_METRIC(
+                                                                                                                                   "loss_last") " AS loss_last, c.state AS state"
+                                                                                                                                                " FROM c WHERE c.bench = 'step' AND c.state <> 'skipped' ORDER BY c.run_id, heading, c.ranks, c.id";
 
 #define TIME "time of a step"
 #define PART "of which"

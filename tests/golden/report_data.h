@@ -1,0 +1,361 @@
+// Deterministic runs for the tests of reports and for looking at pictures: stored through the store's own
+// interface, with times from a simple model (start-up cost plus bytes over bandwidth) and a fixed jitter.
+#ifndef PTB_TESTS_GOLDEN_REPORT_DATA_H
+#define PTB_TESTS_GOLDEN_REPORT_DATA_H
+
+#include "core/bench.h"
+#include "core/stats.h"
+#include "results/store.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DATA_CPU "AMD EPYC 9R14 96-Core Processor"
+#define DATA_HOST                                                                                            \
+    "{\"hostname\": \"node1\", \"cpu_model\": \"" DATA_CPU                                                   \
+    "\", \"kernel\": \"Linux 6.1.0\", \"os\": \"Debian GNU/Linux 12\", \"packages\": 1, \"numa_nodes\": 1, " \
+    "\"cores\": 2, \"threads\": 2, \"allowed_cpus\": 2, \"binding\": \"0-1\", \"cgroup_cpus\": 0, "          \
+    "\"memory_bytes\": 25769803776, \"l3_bytes\": 33554432, \"governor\": \"unknown\", \"thp\": "            \
+    "\"madvise\", \"isa\": \"avx512f avx512_bf16\", \"virtual_machine\": true}"
+
+typedef struct {
+    const char *label; // NULL: none
+    int ranks;
+    bool simulated;
+    const char *state, *reason; // of the run
+} data_run_spec;
+
+typedef struct {
+    ptb_store *store;
+    int64_t run, repetition;
+    int ranks;
+} data_run;
+
+static inline void data_must(ptb_status status, const char *what)
+{
+    if (status == PTB_OK)
+        return;
+    fprintf(stderr, "report_data: %s: %s\n", what, ptb_status_name(status));
+    exit(1);
+}
+
+static inline void data_begin_repetition(data_run *run, int index)
+{
+    const ptb_repetition_record record = {
+        .index = index,
+        .started_utc_s = 1795960096 + 10 * index,
+        .ranks = run->ranks,
+        .hosts = 1,
+        .launcher = "mpirun (Open MPI 4.1.4)",
+        .placement = run->ranks == 2
+                         ? "[{\"host\": \"node1\", \"cpus\": \"0\"}, {\"host\": \"node1\", \"cpus\": \"1\"}]"
+                         : "[]",
+    };
+    data_must(ptb_store_begin_repetition(run->store, run->run, &record, &run->repetition),
+              "begin repetition");
+}
+
+static inline data_run data_begin(ptb_store *store, int number, const data_run_spec *spec)
+{
+    char uuid[40];
+    snprintf(uuid, sizeof uuid, "%08x-0000-4000-8000-000000000000", (unsigned)number);
+    const ptb_run_record record = {
+        .uuid = uuid,
+        .started_utc_s = 1795960095 + 60.0 * number,
+        .command = "ptbench run quick --np 2",
+        .selection = "quick",
+        .label = spec->label,
+        .version = "0.1.0",
+        .git_revision = "4c1d9e0",
+        .build = "{\"compiler\": \"gcc 12.2.0\", \"flags\": \"-O3\", \"Open MPI\": \"4.1.4\"}",
+        .options =
+            "{\"measurement\": {\"ci\": \"2%\", \"time\": \"max\"}, \"all_reduce\": {\"begin\": \"8\"}}",
+        .environment = "{\"LANG\": \"C.UTF-8\", \"API_KEY\": \"(masked)\"}",
+        .hosts = "[" DATA_HOST "]",
+        .fingerprint = "00f1e2d3c4b5a697",
+        .simulated = spec->simulated,
+        .clock_resolution_ns = 10,
+        .clock_overhead_ns = 21.5,
+        .loop_overhead_ns = 1.2,
+    };
+    data_run run = {.store = store, .ranks = spec->ranks};
+    data_must(ptb_store_begin_run(store, &record, &run.run), "begin run");
+    data_begin_repetition(&run, 0);
+    return run;
+}
+
+static inline void data_finish(const data_run *run, const data_run_spec *spec)
+{
+    data_must(
+        ptb_store_finish_run(run->store, run->run, spec->state ? spec->state : "complete", spec->reason),
+        "finish run");
+}
+
+// A number in [-1, 1] that depends on its arguments alone.
+static inline double data_jitter(uint64_t a, uint64_t b)
+{
+    uint64_t x = (a + 1) * 0x9E3779B97F4A7C15u ^ (b + 1) * 0xC2B2AE3D27D4EB4Fu;
+    x ^= x >> 29;
+    x *= 0xBF58476D1CE4E5B9u;
+    x ^= x >> 32;
+    return (double)(x % 20001) / 10000 - 1;
+}
+
+typedef struct {
+    const char *bench, *comm, *algo, *place, *type, *op, *pattern; // NULL: no such param
+    uint64_t bytes;
+    double median_ns, noise; // noise 0.05: samples within 5 %
+    size_t samples;
+    const char *state, *reason, *warning; // state NULL: ok
+    double bus_factor;                    // NAN: no bandwidth
+} data_coll;
+
+static inline void data_add_coll(const data_run *run, const data_coll *c)
+{
+    ptb_params params = {0}, facts = {0};
+    const char *const named[][2] = {{"comm", c->comm}, {"pattern", c->pattern}, {"algo", c->algo},
+                                    {"type", c->type}, {"op", c->op},           {"place", c->place}};
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        if (named[i][1])
+            ptb_params_set(&params, named[i][0], "%s", named[i][1]);
+    if (c->type) {
+        ptb_params_set(&params, "count", "%llu", (unsigned long long)c->bytes / 4);
+        ptb_params_set(&params, "bytes", "%llu", (unsigned long long)c->bytes);
+    }
+    ptb_params_set(&params, "ranks", "%d", run->ranks);
+    ptb_params_set(&facts, "algorithm", "%s", c->algo ? c->algo : "point to point");
+    ptb_params_set(&facts, "transport", "shared memory");
+    if (c->warning)
+        ptb_params_set(&facts, "warning", "%s", c->warning);
+
+    double *samples = calloc(c->samples + 1, sizeof *samples);
+    for (size_t i = 0; i < c->samples; i++)
+        samples[i] = c->median_ns * (1 + c->noise * data_jitter(c->bytes + i * 31, (uint64_t)c->median_ns));
+    bool wrong = c->state && strcmp(c->state, "wrong") == 0;
+    ptb_rank_record ranks[8] = {{0}};
+    for (int r = 0; r < run->ranks && r < 8; r++)
+        ranks[r] = (ptb_rank_record){.samples_ns = samples,
+                                     .count = c->samples,
+                                     .checked = c->samples ? c->bytes / 4 : 0,
+                                     .wrong = wrong && r == 1 ? 3 : 0,
+                                     .detail = wrong && r == 1 ? c->reason : NULL};
+    ptb_metrics metrics = {0};
+    ptb_summary summary = ptb_stats_summarise(samples, c->samples);
+    if (c->samples && !isnan(c->bus_factor)) {
+        double algbw = (double)c->bytes / summary.median;
+        ptb_metrics_add(&metrics, "algbw", algbw, "GB/s", PTB_HIGHER_IS_BETTER, "S / t, t = median");
+        ptb_metrics_add(&metrics, "busbw", c->bus_factor > 0 ? algbw * c->bus_factor : NAN, "GB/s",
+                        PTB_HIGHER_IS_BETTER, c->op ? "2(n-1)/n x S / t, t = median" : "S / t, t = median");
+    }
+    ptb_case named_case = {.params = params};
+    char key[PTB_KEY_BYTES];
+    ptb_case_key(c->bench, &named_case, key);
+    const ptb_case_record record = {
+        .bench = c->bench,
+        .key = key,
+        .params = &params,
+        .facts = &facts,
+        .bytes = c->bytes,
+        .ranks = run->ranks,
+        .hosts = 1,
+        .state = c->state ? c->state : "ok",
+        .reason = c->reason,
+        .mode = "latency",
+        .combine = "max",
+        .stopped = "ci",
+        .batch = 1,
+        .warmup = 10,
+        .started_utc_s = 1795960100,
+        .elapsed_s = 0.1,
+        .time_ns = summary,
+        .combined_ns = samples,
+        .combined_count = c->samples,
+        .rank = ranks,
+        .metrics = &metrics,
+    };
+    data_must(ptb_store_add_case(run->store, run->repetition, &record), "add case");
+    free(samples);
+}
+
+// A sweep over sizes 8 B, 64 B, ... up to `largest`.
+static inline void data_add_sweep(const data_run *run, data_coll c, double start_ns, double bytes_per_ns,
+                                  uint64_t largest)
+{
+    for (c.bytes = 8; c.bytes <= largest; c.bytes *= 8) {
+        c.median_ns = start_ns + (double)c.bytes / bytes_per_ns;
+        c.samples = c.bytes < 1048576 ? 200 : 30;
+        data_add_coll(run, &c);
+    }
+}
+
+enum { DATA_STEPS = 100, DATA_MS = 1000000 };
+
+static inline void data_add_step(const data_run *run, const char *strategy, int batch, double compute_ms,
+                                 double exposed_ms)
+{
+    ptb_params params = {0};
+    const char *const named[][2] = {{"strategy", strategy}, {"comm", "host"},    {"layers", "6"},
+                                    {"hidden", "384"},      {"heads", "6"},      {"sequence", "256"},
+                                    {"vocabulary", "256"},  {"precision", "f32"}};
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        ptb_params_set(&params, named[i][0], "%s", named[i][1]);
+    ptb_params_set(&params, "batch", "%d", batch);
+    ptb_params_set(&params, "ranks", "%d", run->ranks);
+    double samples[DATA_STEPS], loss[DATA_STEPS];
+    double ms = compute_ms + exposed_ms;
+    for (int i = 0; i < DATA_STEPS; i++) {
+        samples[i] = ms * DATA_MS * (1 + 0.02 * data_jitter((uint64_t)i, (uint64_t)run->ranks));
+        loss[i] = 1.9 + 3.65 * exp(-i / 22.0) + 0.03 * data_jitter((uint64_t)i, 7);
+    }
+    ptb_summary summary = ptb_stats_summarise(samples, DATA_STEPS);
+    ptb_rank_record ranks[8] = {{0}};
+    for (int r = 0; r < run->ranks && r < 8; r++)
+        ranks[r] = (ptb_rank_record){.samples_ns = samples, .count = DATA_STEPS};
+    ptb_metrics m = {0};
+    double tokens = batch * 256.0 / (summary.median / 1e9);
+    ptb_metrics_add(&m, "tokens_per_s", tokens, "1/s", PTB_HIGHER_IS_BETTER,
+                    "global batch x sequence / median step");
+    ptb_metrics_add(&m, "flops_per_s", tokens * 6 * 10.7e6, "FLOP/s", PTB_HIGHER_IS_BETTER,
+                    "6N + 12 L h s a token (PaLM)");
+    ptb_metrics_add(&m, "step_time", summary.median / 1e6, "ms", PTB_LOWER_IS_BETTER,
+                    "median, maximum over ranks");
+    ptb_metrics_add(&m, "forward", compute_ms * 0.31, "ms", PTB_LOWER_IS_BETTER,
+                    "union of spans, median a step");
+    ptb_metrics_add(&m, "backward", compute_ms * 0.59, "ms", PTB_LOWER_IS_BETTER,
+                    "union of spans, median a step");
+    ptb_metrics_add(&m, "optimizer", compute_ms * 0.07, "ms", PTB_LOWER_IS_BETTER,
+                    "union of spans, median a step");
+    ptb_metrics_add(&m, "exposed_comm", run->ranks > 1 ? exposed_ms : NAN, "ms", PTB_LOWER_IS_BETTER,
+                    "|C| - |C and K|");
+    ptb_metrics_add(&m, "input", compute_ms * 0.01, "ms", PTB_LOWER_IS_BETTER,
+                    "union of spans, median a step");
+    ptb_metrics_add(&m, "other", compute_ms * 0.02, "ms", PTB_LOWER_IS_BETTER, "step - all of the above");
+    ptb_metrics_add(&m, "overlap", run->ranks > 1 ? 62.5 : NAN, "%", PTB_HIGHER_IS_BETTER, "|C and K| / |C|");
+    ptb_metrics_add(&m, "loss_first", loss[0], "nats", PTB_NEUTRAL, "mean cross entropy a token");
+    ptb_metrics_add(&m, "loss_last", loss[DATA_STEPS - 1], "nats", PTB_LOWER_IS_BETTER,
+                    "mean cross entropy a token");
+    const ptb_series series = {.name = "loss", .unit = "nats", .values = loss, .count = DATA_STEPS};
+    ptb_case named_case = {.params = params};
+    char key[PTB_KEY_BYTES];
+    ptb_case_key("step", &named_case, key);
+    const ptb_case_record record = {
+        .bench = "step",
+        .key = key,
+        .params = &params,
+        .ranks = run->ranks,
+        .hosts = 1,
+        .state = "ok",
+        .mode = "latency",
+        .combine = "max",
+        .stopped = "fixed",
+        .batch = 1,
+        .warmup = 5,
+        .started_utc_s = 1795960100,
+        .elapsed_s = 20,
+        .time_ns = summary,
+        .combined_ns = samples,
+        .combined_count = DATA_STEPS,
+        .rank = ranks,
+        .metrics = &m,
+        .series = &series,
+        .series_count = 1,
+    };
+    data_must(ptb_store_add_case(run->store, run->repetition, &record), "add step");
+}
+
+// The collectives of a `quick` run: what a healthy machine shows, with one wrong, one failed and some skipped
+// cases.
+static inline void data_add_quick(const data_run *run)
+{
+    static const char *const places[] = {"out", "in"};
+    double f = 2.0 * (run->ranks - 1) / run->ranks;
+    for (size_t p = 0; p < 2; p++) {
+        data_coll c = {.bench = "all_reduce",
+                       .place = places[p],
+                       .type = "f32",
+                       .op = "sum",
+                       .noise = 0.05,
+                       .bus_factor = f};
+        c.comm = "mpi", c.algo = "default";
+        data_add_sweep(run, c, 900 + 40.0 * (double)p, 4.6, 64 << 20);
+        c.comm = "host", c.algo = "ring";
+        data_add_sweep(run, c, 1300, 7.1, 64 << 20);
+        c.algo = "direct";
+        data_add_sweep(run, c, 550, 17.5, 64 << 20);
+    }
+    data_coll b = {.bench = "broadcast",
+                   .comm = "host",
+                   .algo = "tree",
+                   .place = "out",
+                   .type = "f32",
+                   .noise = 0.04,
+                   .bus_factor = 1};
+    data_add_sweep(run, b, 400, 9, 16 << 20);
+    data_coll s = {.bench = "sendrecv",
+                   .comm = "mpi",
+                   .pattern = "one_way",
+                   .type = "f32",
+                   .noise = 0.06,
+                   .bus_factor = 1};
+    data_add_sweep(run, s, 450, 12, 16 << 20);
+    s.pattern = "ring_shift";
+    data_add_sweep(run, s, 800, 9, 16 << 20);
+    data_coll barrier = {.bench = "barrier",
+                         .comm = "mpi",
+                         .algo = "default",
+                         .median_ns = 480,
+                         .noise = 0.1,
+                         .samples = 200,
+                         .bus_factor = NAN};
+    data_add_coll(run, &barrier);
+    data_coll wrong = {.bench = "reduce_scatter",
+                       .comm = "host",
+                       .algo = "ring",
+                       .place = "out",
+                       .type = "f32",
+                       .op = "sum",
+                       .bytes = 65536,
+                       .median_ns = 21000,
+                       .noise = 0.05,
+                       .samples = 60,
+                       .bus_factor = f / 2,
+                       .state = "wrong",
+                       .reason = "rank 1, element 17: wanted 3, got 0"};
+    data_add_coll(run, &wrong);
+    data_coll skip = {.bench = "all_gather",
+                      .comm = "mpi",
+                      .algo = "bruck",
+                      .place = "out",
+                      .type = "f32",
+                      .bus_factor = NAN,
+                      .state = "skipped",
+                      .reason = "this Open MPI does not let its algorithm be chosen at run time"};
+    for (skip.bytes = 8; skip.bytes <= 4096; skip.bytes *= 8)
+        data_add_coll(run, &skip);
+    data_coll failed = {.bench = "all_to_all",
+                        .comm = "mpi",
+                        .algo = "default",
+                        .place = "out",
+                        .type = "f32",
+                        .bytes = 67108864,
+                        .bus_factor = NAN,
+                        .state = "failed",
+                        .reason = "not enough memory on rank 1"};
+    data_add_coll(run, &failed);
+    data_coll warned = {.bench = "all_gather",
+                        .comm = "mpi",
+                        .algo = "default",
+                        .place = "out",
+                        .type = "f32",
+                        .bytes = 67108864,
+                        .median_ns = 270e6,
+                        .noise = 0.2,
+                        .samples = 4,
+                        .bus_factor = f / 2,
+                        .warning = "the MPI library's own allocations page-fault in every call"};
+    data_add_coll(run, &warned);
+}
+
+#endif
