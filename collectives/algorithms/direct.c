@@ -1,0 +1,661 @@
+// Direct: every collective straight through the shared memory of one host.
+//
+// Up to PTB_SLOT_BYTES each member copies its contribution into its slot beside a sequence number, and
+// whoever needs it reads it there: one line travels one way, and two slots in turn make one round enough.
+// Above that the members publish where their buffers lie, and each does its share of the work straight from
+// all send buffers to all receive buffers; a second round of flags ends the call. For an all-reduce of S
+// bytes on two members that moves 4 S bytes in all, the least there is. Buffers that peers cannot map are
+// staged in chunks that stay in the caches (sums and broadcast) or exchanged pairwise through the wire.
+#include "collectives/algorithm.h"
+
+#include "core/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    STREAM_BYTES = 2 << 20,      // vectors above this are larger than the caches: streaming stores
+    TILE_BYTES = 16 << 10,       // partial result of several members, in the first-level cache
+    CHUNK = PTB_STAGE_BYTES / 2, // of a staged vector: half a stage goes in, the other half comes out
+    MEMBERS_MAX = 240,           // all_to_all_v: its table must fit into a slot
+};
+
+// What a member tells the others in its slot before the work of a large call.
+typedef struct {
+    ptb_place send, recv;
+    uint64_t in_place;
+    struct {
+        uint64_t first, count;
+    } to[]; // all_to_all_v: what it sends to each member
+} publication;
+
+// ---- synchronisation points
+
+static ptb_slot *slot_of(const ptb_team *team, int rank, uint32_t step)
+{
+    return &team->peers[rank].control->slots[step & 1];
+}
+
+static ptb_status await_step(ptb_team *team, int rank, uint32_t step)
+{
+    if ((int32_t)(team->seen[rank] - step) >= 0)
+        return PTB_OK;
+    PTB_TRY(ptb_team_await(team, &slot_of(team, rank, step)->sequence, step, rank));
+    team->seen[rank] = step;
+    return PTB_OK;
+}
+
+// The slot of the next step. Its last content is two steps old; whoever has come to the last step has read
+// it.
+static ptb_status next_slot(ptb_team *team, ptb_slot **slot)
+{
+    for (int r = 0; r < team->size; r++)
+        if (r != team->rank)
+            PTB_TRY(await_step(team, r, team->step));
+    *slot = slot_of(team, team->rank, team->step + 1);
+    return PTB_OK;
+}
+
+static void post(ptb_team *team, const ptb_coll *call, ptb_slot *slot)
+{
+    slot->kind = (uint32_t)call->kind;
+    slot->type_op = (uint32_t)call->dtype << 8 | (uint32_t)call->op;
+    slot->count = (uint32_t)call->count;
+    team->step++;
+    atomic_store_explicit(&slot->sequence, team->step, memory_order_release);
+}
+
+static ptb_status mismatch(ptb_team *team, const ptb_coll *call, int rank, const ptb_slot *theirs)
+{
+    ptb_error("rank %d calls %s of %zu elements while rank %d calls %s of %u elements%s; all ranks must make "
+              "the same calls in the same order",
+              team->rank, ptb_coll_name(call->kind), call->count, rank,
+              theirs->kind < PTB_COLL_COUNT ? ptb_coll_name((ptb_coll_kind)theirs->kind) : "?", theirs->count,
+              theirs->type_op == ((uint32_t)call->dtype << 8 | (uint32_t)call->op)
+                  ? ""
+                  : " of another type or operation");
+    ptb_team_abort(team, rank);
+    return PTB_USAGE;
+}
+
+// Until `rank` has come to this step, with the same call.
+static ptb_status meet(ptb_team *team, const ptb_coll *call, int rank)
+{
+    PTB_TRY(await_step(team, rank, team->step));
+    const ptb_slot *theirs = slot_of(team, rank, team->step);
+    bool same = theirs->kind == (uint32_t)call->kind &&
+                (call->kind == PTB_BARRIER || call->kind == PTB_ALL_TO_ALL_V ||
+                 (theirs->count == (uint32_t)call->count &&
+                  theirs->type_op == ((uint32_t)call->dtype << 8 | (uint32_t)call->op)));
+    return same ? PTB_OK : mismatch(team, call, rank, theirs);
+}
+
+static ptb_status meet_all(ptb_team *team, const ptb_coll *call)
+{
+    for (int r = 0; r < team->size; r++)
+        if (r != team->rank)
+            PTB_TRY(meet(team, call, r));
+    return PTB_OK;
+}
+
+static ptb_status round_of_flags(ptb_team *team, const ptb_coll *call)
+{
+    ptb_slot *slot;
+    PTB_TRY(next_slot(team, &slot));
+    post(team, call, slot);
+    return meet_all(team, call);
+}
+
+// ---- small vectors
+
+// recv = op over all members of elements [first, first + count) of their slots, in order of rank so that all
+// members get the same bits.
+static ptb_status fold_slots(ptb_team *team, const ptb_coll *call, size_t first, size_t count)
+{
+    size_t size = ptb_dtype_size(call->dtype);
+    ptb_reduce_fn *reduce = ptb_reduce_function(call->dtype, call->op);
+    const void *a = NULL;
+    for (int r = 0; r < team->size; r++) {
+        if (r != team->rank)
+            PTB_TRY(meet(team, call, r));
+        const void *b = slot_of(team, r, team->step)->payload + first * size;
+        if (a)
+            reduce(call->recv, a, b, count);
+        a = a ? call->recv : b;
+    }
+    if (call->op == PTB_AVG)
+        ptb_reduce_finish(call->dtype, call->op, call->recv, count, team->size);
+    return PTB_OK;
+}
+
+// Elements that go into this member's slot.
+static size_t contribution(const ptb_team *team, const ptb_coll *call)
+{
+    switch (call->kind) {
+    case PTB_ALL_GATHER:
+        return ptb_block(call->count, team->size, team->rank).count;
+    case PTB_GATHER:
+        return team->rank == call->root ? 0 : ptb_block(call->count, team->size, team->rank).count;
+    case PTB_BROADCAST:
+    case PTB_SCATTER:
+        return team->rank == call->root ? call->count : 0;
+    case PTB_BARRIER:
+        return 0;
+    default:
+        return call->count;
+    }
+}
+
+// Each member's block from its slot to its place.
+static ptb_status gather_slots(ptb_team *team, const ptb_coll *call, ptb_slot *mine)
+{
+    size_t size = ptb_dtype_size(call->dtype);
+    for (int r = 0; r < team->size; r++) {
+        ptb_range block = ptb_block(call->count, team->size, r);
+        const void *from = slot_of(team, r, team->step)->payload;
+        if (r != team->rank)
+            PTB_TRY(meet(team, call, r));
+        else
+            from = call->kind == PTB_GATHER ? call->send : mine->payload;
+        ptb_copy_local(ptb_at(call->recv, block.first, size), from, block.count * size);
+    }
+    return PTB_OK;
+}
+
+static ptb_status run_small(ptb_team *team, const ptb_coll *call)
+{
+    size_t size = ptb_dtype_size(call->dtype), count = call->count;
+    ptb_range mine = ptb_block(count, team->size, team->rank);
+    bool is_root = team->rank == call->root;
+    size_t elements = contribution(team, call);
+    ptb_slot *slot;
+    PTB_TRY(next_slot(team, &slot));
+    if (elements)
+        memcpy(slot->payload, call->send, elements * size);
+    post(team, call, slot);
+    const ptb_slot *root_slot = slot_of(team, call->root, team->step);
+    switch (call->kind) {
+    case PTB_ALL_REDUCE:
+        return fold_slots(team, call, 0, count);
+    case PTB_REDUCE:
+        return is_root ? fold_slots(team, call, 0, count) : PTB_OK;
+    case PTB_REDUCE_SCATTER:
+        return fold_slots(team, call, mine.first, mine.count);
+    case PTB_ALL_GATHER:
+        return gather_slots(team, call, slot);
+    case PTB_GATHER:
+        return is_root ? gather_slots(team, call, slot) : PTB_OK;
+    case PTB_BROADCAST:
+        if (!is_root)
+            PTB_TRY(meet(team, call, call->root));
+        ptb_copy_local(call->recv, is_root ? call->send : (const void *)root_slot->payload, count * size);
+        return PTB_OK;
+    case PTB_SCATTER:
+        if (!is_root)
+            PTB_TRY(meet(team, call, call->root));
+        ptb_copy_local(call->recv, root_slot->payload + mine.first * size, mine.count * size);
+        return PTB_OK;
+    case PTB_ALL_TO_ALL:
+        for (int r = 0; r < team->size; r++) {
+            if (r != team->rank)
+                PTB_TRY(meet(team, call, r));
+            const ptb_slot *theirs = slot_of(team, r, team->step);
+            ptb_copy_local(ptb_at(call->recv, (size_t)r * mine.count, size),
+                           theirs->payload + mine.first * size, mine.count * size);
+        }
+        return PTB_OK;
+    default: // barrier
+        return meet_all(team, call);
+    }
+}
+
+// ---- large vectors in place
+
+typedef struct {
+    ptb_team *team;
+    const ptb_coll *call;
+    size_t size; // bytes of an element
+    bool stream;
+} job;
+
+static const publication *published(const ptb_team *team, int rank)
+{
+    return (const publication *)(const void *)slot_of(team, rank, team->step)->payload;
+}
+
+// Member r's share of [0, count): whole lines, so that no two members write one line.
+static ptb_range share_of(size_t count, size_t size, int n, int r)
+{
+    size_t unit = PTB_LINE_BYTES / size;
+    ptb_range lines = ptb_block((count + unit - 1) / unit, n, r);
+    size_t first = lines.first * unit, end = (lines.first + lines.count) * unit;
+    first = first < count ? first : count;
+    end = end < count ? end : count;
+    return (ptb_range){first, end - first};
+}
+
+static void copy(const job *j, void *to, const void *from, size_t count)
+{
+    if (j->stream)
+        ptb_copy_streaming(to, from, count * j->size);
+    else
+        ptb_copy_local(to, from, count * j->size);
+}
+
+// out[0..outs) each = op over in[0..n) of `count` elements, in order of rank. An `out` may be one of `in`.
+static void fold(const job *j, void **out, int outs, const void **in, int n, size_t count)
+{
+    ptb_dtype type = j->call->dtype;
+    ptb_redop op = j->call->op;
+    if (n == 2 && outs == 2 && op != PTB_AVG) {
+        ptb_reduce2_function(type, op)(out[0], out[1], in[0], in[1], count, j->stream);
+        return;
+    }
+    bool own = out[0] != in[0] && out[0] != in[n - 1];
+    if (n == 2 && outs == 1 && op != PTB_AVG) {
+        ptb_reduce_fn *once =
+            j->stream && own ? ptb_reduce_function_streaming(type, op) : ptb_reduce_function(type, op);
+        once(out[0], in[0], in[1], count);
+        return;
+    }
+    _Alignas(64) unsigned char tile[TILE_BYTES];
+    ptb_reduce_fn *reduce = ptb_reduce_function(type, op);
+    size_t step = TILE_BYTES / j->size;
+    for (size_t at = 0; at < count; at += step) {
+        size_t some = count - at < step ? count - at : step;
+        reduce(tile, ptb_at_const(in[0], at, j->size), ptb_at_const(in[1], at, j->size), some);
+        for (int r = 2; r < n; r++)
+            reduce(tile, tile, ptb_at_const(in[r], at, j->size), some);
+        ptb_reduce_finish(type, op, tile, some, n);
+        for (int i = 0; i < outs; i++)
+            copy(j, ptb_at(out[i], at, j->size), tile, some);
+    }
+}
+
+// Folds [first, first + count) of all send buffers into the same place of all receive buffers (root < 0), or
+// of the root's, or into `mine`.
+static void fold_range(const job *j, ptb_range range, int root, void *mine)
+{
+    int n = j->team->size, outs = 0;
+    const void *in[n];
+    void *out[n];
+    if (!range.count)
+        return;
+    for (int r = 0; r < n; r++) {
+        const publication *p = published(j->team, r);
+        in[r] = ptb_at_const(ptb_team_at(j->team, r, p->send), range.first, j->size);
+        if (!mine && (root < 0 || r == root))
+            out[outs++] = ptb_at(ptb_team_at(j->team, r, p->recv), range.first, j->size);
+    }
+    if (mine)
+        out[outs++] = mine;
+    fold(j, out, outs, in, n, range.count);
+}
+
+// Other members' blocks, starting with the right neighbour so that not all read the same memory.
+static void pull_all(const job *j)
+{
+    int n = j->team->size, rank = j->team->rank;
+    for (int i = 0; i < n; i++) {
+        int r = (rank + i) % n;
+        ptb_range block = ptb_block(j->call->count, n, r);
+        const void *from = r == rank ? j->call->send : ptb_team_at(j->team, r, published(j->team, r)->send);
+        if (block.count)
+            copy(j, ptb_at(j->call->recv, block.first, j->size), from, block.count);
+    }
+}
+
+// The root writes the first share to everybody, the others read the rest: all copy the same amount.
+static void broadcast(const job *j)
+{
+    int n = j->team->size, root = j->call->root;
+    size_t count = j->call->count;
+    size_t pushed = share_of(count, j->size, n, 0).count;
+    if (j->team->rank == root) {
+        for (int r = 0; r < n && pushed; r++)
+            if (r != root)
+                copy(j, ptb_team_at(j->team, r, published(j->team, r)->recv), j->call->send, pushed);
+        copy(j, j->call->recv, j->call->send, count);
+    } else if (pushed < count) {
+        const void *from = ptb_team_at(j->team, root, published(j->team, root)->send);
+        copy(j, ptb_at(j->call->recv, pushed, j->size), ptb_at_const(from, pushed, j->size), count - pushed);
+    }
+}
+
+static void swap(unsigned char *a, unsigned char *b, size_t bytes)
+{
+    unsigned char tile[TILE_BYTES];
+    for (size_t at = 0; at < bytes; at += TILE_BYTES) {
+        size_t some = bytes - at < TILE_BYTES ? bytes - at : TILE_BYTES;
+        memcpy(tile, a + at, some);
+        memcpy(a + at, b + at, some);
+        memcpy(b + at, tile, some);
+    }
+}
+
+// One pair's two blocks of equal size change places; the lower member does the first half.
+static void swap_half(const job *j, int peer, void *mine, void *theirs, size_t count)
+{
+    size_t half = count / 2;
+    if (j->team->rank < peer)
+        swap(mine, theirs, half * j->size);
+    else
+        swap(ptb_at(mine, half, j->size), ptb_at(theirs, half, j->size), (count - half) * j->size);
+}
+
+static void all_to_all(const job *j)
+{
+    int n = j->team->size, rank = j->team->rank;
+    bool in_place = j->call->send == j->call->recv;
+    for (int i = in_place; i < n; i++) {
+        int r = (rank + i) % n;
+        ptb_range block = ptb_block(j->call->count, n, rank);
+        unsigned char *from = ptb_team_at(j->team, r, published(j->team, r)->send);
+        void *to = ptb_at(j->call->recv, (size_t)r * block.count, j->size);
+        if (!block.count)
+            continue;
+        if (in_place)
+            swap_half(j, r, to, ptb_at(from, block.first, j->size), block.count);
+        else
+            copy(j, to, ptb_at_const(from, block.first, j->size), block.count);
+    }
+}
+
+static ptb_status all_to_all_v(const job *j)
+{
+    int n = j->team->size, rank = j->team->rank;
+    for (int i = 0; i < n; i++) {
+        int r = (rank + i) % n;
+        const publication *theirs = published(j->team, r);
+        size_t count = theirs->to[rank].count;
+        if (count != j->call->recv_counts[r]) {
+            ptb_error("all_to_all_v: rank %d sends %zu elements to rank %d, which expects %zu", r, count,
+                      rank, j->call->recv_counts[r]);
+            return PTB_USAGE;
+        }
+        bool in_place = theirs->in_place && j->call->send == j->call->recv;
+        if (!count || (in_place && r == rank))
+            continue;
+        void *from = ptb_at(ptb_team_at(j->team, r, theirs->send), theirs->to[rank].first, j->size);
+        void *to = ptb_at(j->call->recv, j->call->recv_first[r], j->size);
+        if (in_place)
+            swap_half(j, r, to, from, count);
+        else
+            copy(j, to, from, count);
+    }
+    return PTB_OK;
+}
+
+static ptb_status work(const job *j)
+{
+    const ptb_coll *call = j->call;
+    ptb_team *team = j->team;
+    int n = team->size, rank = team->rank;
+    ptb_range mine = ptb_block(call->count, n, rank);
+    switch (call->kind) {
+    case PTB_ALL_REDUCE:
+        fold_range(j, share_of(call->count, j->size, n, rank), -1, NULL);
+        break;
+    case PTB_REDUCE:
+        fold_range(j, share_of(call->count, j->size, n, rank), call->root, NULL);
+        break;
+    case PTB_REDUCE_SCATTER:
+        fold_range(j, mine, -1, call->recv);
+        break;
+    case PTB_ALL_GATHER:
+        pull_all(j);
+        break;
+    case PTB_BROADCAST:
+        broadcast(j);
+        break;
+    case PTB_GATHER:
+        if (mine.count)
+            copy(j,
+                 ptb_at(rank == call->root ? call->recv
+                                           : ptb_team_at(team, call->root, published(team, call->root)->recv),
+                        mine.first, j->size),
+                 call->send, mine.count);
+        break;
+    case PTB_SCATTER:
+        if (mine.count)
+            copy(j, call->recv,
+                 ptb_at_const(ptb_team_at(team, call->root, published(team, call->root)->send), mine.first,
+                              j->size),
+                 mine.count);
+        break;
+    case PTB_ALL_TO_ALL:
+        all_to_all(j);
+        break;
+    case PTB_ALL_TO_ALL_V:
+        return all_to_all_v(j);
+    default:
+        return PTB_INTERNAL;
+    }
+    return PTB_OK;
+}
+
+// ---- buffers that peers cannot map
+
+// Sums and broadcast in chunks through the stages, one round of flags a chunk: while chunk c is folded, the
+// result of chunk c-1 is taken out. Half of each stage holds what goes in, half what comes out.
+typedef struct {
+    ptb_team *team;
+    const ptb_coll *call;
+    size_t size, chunk; // bytes of an element; elements of a chunk
+} staging;
+
+static ptb_range chunk_of(const staging *s, size_t c)
+{
+    size_t first = c * s->chunk, left = s->call->count - first;
+    return (ptb_range){first, left < s->chunk ? left : s->chunk};
+}
+
+static void stage_in(const staging *s, size_t c)
+{
+    ptb_range range = chunk_of(s, c);
+    if (s->call->kind != PTB_BROADCAST || s->team->rank == s->call->root)
+        memcpy(s->team->peers[s->team->rank].control->stage[c & 1],
+               ptb_at_const(s->call->send, range.first, s->size), range.count * s->size);
+}
+
+// After the flags of chunk c: what every member's input half now holds is folded, or taken (broadcast). The
+// next chunk but one may overwrite it after the next round.
+static void stage_fold(const staging *s, size_t c)
+{
+    const ptb_coll *call = s->call;
+    int n = s->team->size;
+    ptb_range range = chunk_of(s, c), share = share_of(range.count, s->size, n, s->team->rank);
+    if (call->kind == PTB_BROADCAST) {
+        const void *from = s->team->rank == call->root
+                               ? ptb_at_const(call->send, range.first, s->size)
+                               : (const void *)s->team->peers[call->root].control->stage[c & 1];
+        ptb_copy_local(ptb_at(call->recv, range.first, s->size), from, range.count * s->size);
+        return;
+    }
+    if (!share.count)
+        return;
+    const void *in[n];
+    for (int r = 0; r < n; r++)
+        in[r] = s->team->peers[r].control->stage[c & 1] + share.first * s->size;
+    void *out = s->team->peers[s->team->rank].control->stage[c & 1] + CHUNK + share.first * s->size;
+    job j = {s->team, call, s->size, false};
+    fold(&j, &out, 1, in, n, share.count);
+}
+
+// After the flags of chunk c+1: all shares of the result of chunk c are there.
+static void stage_out(const staging *s, size_t c)
+{
+    const ptb_coll *call = s->call;
+    int n = s->team->size;
+    ptb_range range = chunk_of(s, c);
+    if (call->kind == PTB_BROADCAST || (call->kind == PTB_REDUCE && s->team->rank != call->root))
+        return;
+    unsigned char *to = ptb_at(call->recv, range.first, s->size);
+    for (int r = 0; r < n; r++) {
+        ptb_range share = share_of(range.count, s->size, n, r);
+        memcpy(to + share.first * s->size,
+               s->team->peers[r].control->stage[c & 1] + CHUNK + share.first * s->size,
+               share.count * s->size);
+    }
+}
+
+static ptb_status run_staged(ptb_team *team, const ptb_coll *call)
+{
+    size_t size = ptb_dtype_size(call->dtype);
+    staging s = {team, call, size, CHUNK / size};
+    size_t chunks = (call->count + s.chunk - 1) / s.chunk;
+    for (size_t c = 0; c <= chunks; c++) {
+        if (c < chunks)
+            stage_in(&s, c);
+        PTB_TRY(round_of_flags(team, call));
+        if (c > 0)
+            stage_out(&s, c - 1);
+        if (c < chunks)
+            stage_fold(&s, c);
+    }
+    return PTB_OK;
+}
+
+// ---- any call
+
+static size_t extent(const size_t *first, const size_t *counts, int n)
+{
+    size_t end = 0;
+    for (int r = 0; r < n; r++)
+        if (counts[r] && first[r] + counts[r] > end)
+            end = first[r] + counts[r];
+    return end;
+}
+
+// Where this member's buffers lie; EMPTY where it has none in this call.
+static void publish(const ptb_team *team, const ptb_coll *call, publication *mine)
+{
+    size_t size = ptb_dtype_size(call->dtype), count = call->count;
+    int n = team->size;
+    bool is_root = team->rank == call->root;
+    size_t block = ptb_block(count, n, team->rank).count, send = count, recv = count;
+    if (call->kind == PTB_ALL_GATHER || call->kind == PTB_GATHER)
+        send = block;
+    if (call->kind == PTB_REDUCE_SCATTER || call->kind == PTB_SCATTER)
+        recv = block;
+    if (call->kind == PTB_ALL_TO_ALL)
+        recv = block * (size_t)n;
+    if ((call->kind == PTB_BROADCAST || call->kind == PTB_SCATTER) && !is_root)
+        send = 0;
+    if ((call->kind == PTB_REDUCE || call->kind == PTB_GATHER) && !is_root)
+        recv = 0;
+    mine->in_place = call->send == call->recv;
+    if (call->kind == PTB_ALL_TO_ALL_V) {
+        send = extent(call->send_first, call->send_counts, n);
+        recv = extent(call->recv_first, call->recv_counts, n);
+        for (int r = 0; r < n; r++) {
+            mine->to[r].first = call->send_first[r];
+            mine->to[r].count = call->send_counts[r];
+        }
+    }
+    mine->send = ptb_team_place(team, call->send, send * size);
+    mine->recv = ptb_team_place(team, call->recv, recv * size);
+}
+
+static void count_sent(const ptb_team *team, const ptb_coll *call, bool small)
+{
+    size_t n = (size_t)team->size, others = n - 1, size = ptb_dtype_size(call->dtype), count = call->count;
+    size_t block = ptb_block(count, team->size, team->rank).count;
+    size_t share = share_of(count, size, team->size, team->rank).count;
+    bool is_root = team->rank == call->root;
+    size_t sent = 0;
+    switch (call->kind) {
+    case PTB_ALL_REDUCE:
+        sent = small ? others * count : count - share + others * share;
+        break;
+    case PTB_REDUCE:
+        sent = is_root ? (small ? 0 : count - share) : count;
+        break;
+    case PTB_REDUCE_SCATTER:
+    case PTB_ALL_TO_ALL:
+        sent = count - block;
+        break;
+    case PTB_ALL_GATHER:
+        sent = others * block;
+        break;
+    case PTB_BROADCAST:
+        sent = is_root ? others * count : 0;
+        break;
+    case PTB_GATHER:
+        sent = is_root ? 0 : block;
+        break;
+    case PTB_SCATTER:
+        sent = is_root ? count - block : 0;
+        break;
+    case PTB_ALL_TO_ALL_V:
+        for (int r = 0; r < team->size; r++)
+            sent += r == team->rank ? 0 : call->send_counts[r];
+        break;
+    default:
+        break;
+    }
+    *team->sent_bytes += sent * size;
+}
+
+static ptb_status run(ptb_team *team, const ptb_coll *call)
+{
+    size_t size = ptb_dtype_size(call->dtype);
+    if (call->kind == PTB_BARRIER)
+        return run_small(team, call);
+    bool is_v = call->kind == PTB_ALL_TO_ALL_V;
+    if (!is_v && call->count <= PTB_SLOT_BYTES / size) {
+        count_sent(team, call, true);
+        return run_small(team, call);
+    }
+    ptb_slot *slot;
+    PTB_TRY(next_slot(team, &slot));
+    publish(team, call, (publication *)(void *)slot->payload);
+    post(team, call, slot);
+    PTB_TRY(meet_all(team, call));
+    bool mapped = true;
+    for (int r = 0; r < team->size; r++)
+        mapped &= published(team, r)->send.segment != PTB_PLACE_PRIVATE &&
+                  published(team, r)->recv.segment != PTB_PLACE_PRIVATE;
+    bool elementwise =
+        call->kind == PTB_ALL_REDUCE || call->kind == PTB_REDUCE || call->kind == PTB_BROADCAST;
+    if (!mapped && !elementwise)
+        return ptb_pairwise_run(team, call); // counts its bytes itself
+    count_sent(team, call, false);
+    if (!mapped)
+        return run_staged(team, call);
+    job j = {team, call, size, !is_v && call->count * size > STREAM_BYTES};
+    ptb_status status = work(&j);
+    if (status != PTB_OK) {
+        ptb_team_abort(team, team->rank);
+        return status;
+    }
+    if (j.stream)
+        ptb_team_fence();
+    return round_of_flags(team, call);
+}
+
+static bool supports(const ptb_team *team, const ptb_coll *call, bool in_place, char *reason)
+{
+    (void)in_place;
+    if (call->kind != PTB_ALL_TO_ALL_V || team->size <= MEMBERS_MAX)
+        return true;
+    snprintf(reason, PTB_REASON_BYTES, "direct all_to_all_v is limited to %d ranks", MEMBERS_MAX);
+    return false;
+}
+
+static size_t segment_bytes(const ptb_team *team, const ptb_coll *call)
+{
+    (void)team;
+    (void)call;
+    return 0; // whole vectors
+}
+
+static const ptb_algorithm direct_algorithm = {
+    .plugin = {.name = "direct", .summary = "straight through shared memory, on one host"},
+    .collectives = (1u << PTB_COLL_COUNT) - 1,
+    .needs_shared = true,
+    .supports = supports,
+    .run = run,
+    .segment_bytes = segment_bytes,
+};
+PTB_REGISTER(PTB_KIND_ALGORITHM, direct_algorithm);
