@@ -1,5 +1,6 @@
 // How long storing and reading take: 1 million samples (100 cases x 2 ranks x 5000), then 1,000 runs and the
-// queries a report makes of them. Prints; asserts nothing. Run by tests/bench/store.sh in a folder of its own.
+// queries a report makes of them. Prints; asserts nothing. Run by tests/bench/store.sh in a folder of its
+// own.
 #include "core/clock.h"
 #include "results/blob.h"
 #include "results/store.h"
@@ -31,8 +32,12 @@ static int64_t begin(ptb_store *store, int number, int64_t *run)
 {
     char uuid[40];
     snprintf(uuid, sizeof uuid, "%08d-0000-4000-8000-000000000000", number);
-    ptb_run_record record = {.uuid = uuid, .started_utc_s = 1764424095.0 + number, .command = "ptbench run",
-                             .selection = "quick", .version = "bench", .fingerprint = "00"};
+    ptb_run_record record = {.uuid = uuid,
+                             .started_utc_s = 1764424095.0 + number,
+                             .command = "ptbench run",
+                             .selection = "quick",
+                             .version = "bench",
+                             .fingerprint = "00"};
     ptb_repetition_record repetition = {.ranks = RANKS, .hosts = 1, .launcher = "none"};
     int64_t id;
     need(ptb_store_begin_run(store, &record, run));
@@ -55,11 +60,23 @@ static void add(ptb_store *store, int64_t repetition, int number, const double *
     ptb_rank_record ranks[RANKS];
     for (int r = 0; r < RANKS; r++)
         ranks[r] = (ptb_rank_record){.samples_ns = samples + (size_t)r * count, .count = count, .checked = 1};
-    ptb_case_record record = {.bench = "all_reduce", .key = key, .params = &params, .facts = &facts,
-                              .bytes = (uint64_t)1 << (number % 24), .ranks = RANKS, .hosts = 1, .state = "ok",
-                              .mode = "latency", .combine = "max", .stopped = "ci", .batch = 1,
-                              .time_ns = ptb_stats_summarise(samples, count), .combined_ns = samples,
-                              .combined_count = count, .rank = ranks, .metrics = &metrics};
+    ptb_case_record record = {.bench = "all_reduce",
+                              .key = key,
+                              .params = &params,
+                              .facts = &facts,
+                              .bytes = (uint64_t)1 << (number % 24),
+                              .ranks = RANKS,
+                              .hosts = 1,
+                              .state = "ok",
+                              .mode = "latency",
+                              .combine = "max",
+                              .stopped = "ci",
+                              .batch = 1,
+                              .time_ns = ptb_stats_summarise(samples, count),
+                              .combined_ns = samples,
+                              .combined_count = count,
+                              .rank = ranks,
+                              .metrics = &metrics};
     need(ptb_store_add_case(store, repetition, &record));
 }
 
@@ -128,16 +145,19 @@ static void report_on_a_thousand(void)
     ptb_store_close(store);
     printf("store %d runs of %d cases: %.3f s\n", RUNS, CASES_OF_RUN, seconds_since(start));
     need(ptb_store_open("thousand.db", PTB_STORE_READ, &store));
-    timed_query(store, "runs with their case counts",
-                "SELECT r.id, r.uuid, r.label, count(c.id) FROM run r LEFT JOIN repetition p ON p.run_id = r.id LEFT "
-                "JOIN bench_case c ON c.repetition_id = p.id WHERE ?1 = ?1 GROUP BY r.id ORDER BY r.started_utc_s");
-    timed_query(store, "cases and metrics of one run",
-                "SELECT c.*, m.value FROM repetition p JOIN bench_case c ON c.repetition_id = p.id JOIN metric m ON "
-                "m.case_id = c.id AND m.name = 'busbw' WHERE p.run_id = ?1 ORDER BY c.bytes");
-    timed_query(store, "one metric of all cases of all runs",
-                "SELECT p.run_id, c.bytes, c.facts ->> 'algorithm', c.median_ns, m.value FROM repetition p JOIN "
-                "bench_case c ON c.repetition_id = p.id JOIN metric m ON m.case_id = c.id WHERE m.name = 'busbw' AND "
-                "c.bench = 'all_reduce' AND ?1 = ?1");
+    timed_query(
+        store, "runs with their case counts",
+        "SELECT r.id, r.uuid, r.label, count(c.id) FROM run r LEFT JOIN repetition p ON p.run_id = r.id LEFT "
+        "JOIN bench_case c ON c.repetition_id = p.id WHERE ?1 = ?1 GROUP BY r.id ORDER BY r.started_utc_s");
+    timed_query(
+        store, "cases and metrics of one run",
+        "SELECT c.*, m.value FROM repetition p JOIN bench_case c ON c.repetition_id = p.id JOIN metric m ON "
+        "m.case_id = c.id AND m.name = 'busbw' WHERE p.run_id = ?1 ORDER BY c.bytes");
+    timed_query(
+        store, "one metric of all cases of all runs",
+        "SELECT p.run_id, c.bytes, c.facts ->> 'algorithm', c.median_ns, m.value FROM repetition p JOIN "
+        "bench_case c ON c.repetition_id = p.id JOIN metric m ON m.case_id = c.id WHERE m.name = 'busbw' AND "
+        "c.bench = 'all_reduce' AND ?1 = ?1");
     start = ptb_clock_ns();
     need(ptb_store_find_run(store, "last~500", &run));
     printf("  %-44s %12s %8.3f s\n", "find a run", "", seconds_since(start));
