@@ -265,9 +265,8 @@ static inline void data_add_step(const data_run *run, const char *strategy, int 
     data_must(ptb_store_add_case(run->store, run->repetition, &record), "add step");
 }
 
-// The collectives of a `quick` run: what a healthy machine shows, with one wrong, one failed and some skipped
-// cases.
-static inline void data_add_quick(const data_run *run)
+// The collectives of a `quick` run that went well: what a healthy machine shows.
+static inline void data_add_quick_sweeps(const data_run *run)
 {
     static const char *const places[] = {"out", "in"};
     double f = 2.0 * (run->ranks - 1) / run->ranks;
@@ -310,6 +309,12 @@ static inline void data_add_quick(const data_run *run)
                          .samples = 200,
                          .bus_factor = NAN};
     data_add_coll(run, &barrier);
+}
+
+// Cases of a `quick` run that went wrong, failed, were skipped or carry a warning.
+static inline void data_add_quick_troubles(const data_run *run)
+{
+    double f = 2.0 * (run->ranks - 1) / run->ranks;
     data_coll wrong = {.bench = "reduce_scatter",
                        .comm = "host",
                        .algo = "ring",
@@ -356,6 +361,13 @@ static inline void data_add_quick(const data_run *run)
                         .bus_factor = f / 2,
                         .warning = "the MPI library's own allocations page-fault in every call"};
     data_add_coll(run, &warned);
+}
+
+// The collectives of a `quick` run, with one wrong, one failed and some skipped cases.
+static inline void data_add_quick(const data_run *run)
+{
+    data_add_quick_sweeps(run);
+    data_add_quick_troubles(run);
 }
 
 #endif
