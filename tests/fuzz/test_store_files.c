@@ -1,7 +1,7 @@
 // Damaged databases and spill files: whatever bytes are wrong, the store reports and goes on; it never
 // crashes, hangs or writes to what it only reads. Mutations come from a fixed seed, so a failure repeats: the
 // number of the mutation is printed. PTB_FUZZ_ROUNDS sets how many.
-#include "../unit/store_fixture.h"
+#include "tests/unit/store_fixture.h"
 
 #include "results/blob.h"
 #include "results/export.h"
