@@ -133,20 +133,33 @@ static uint64_t total_need(const ptb_bench_run *run, const ptb_coll_point *point
     return (uint64_t)bytes[0] + bytes[1] + (uint64_t)point->count * ptb_dtype_size(point->type);
 }
 
-// MemAvailable of this host; UINT64_MAX where /proc does not tell.
-static uint64_t available_bytes(void)
+// First number in a file, or in its line that begins with `key`; UINT64_MAX when there is none ("max" in a
+// control group's files).
+static uint64_t read_number(const char *path, const char *key)
 {
-    uint64_t kib = UINT64_MAX / 1024;
-    FILE *file = fopen("/proc/meminfo", "re");
+    uint64_t value = UINT64_MAX;
+    FILE *file = fopen(path, "re");
     char line[128];
-    while (file && fgets(line, sizeof line, file)) {
-        unsigned long long value;
-        if (sscanf(line, "MemAvailable: %llu kB", &value) == 1)
-            kib = value;
+    while (file && value == UINT64_MAX && fgets(line, sizeof line, file)) {
+        unsigned long long read;
+        if (strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%llu", &read) == 1)
+            value = read;
     }
     if (file)
         fclose(file);
-    return kib * 1024;
+    return value;
+}
+
+// What this host can still give: the kernel's estimate, and less where a control group is limited.
+static uint64_t available_bytes(void)
+{
+    uint64_t kib = read_number("/proc/meminfo", "MemAvailable:");
+    uint64_t free_bytes = kib < UINT64_MAX / 1024 ? kib * 1024 : UINT64_MAX;
+    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "");
+    uint64_t used = read_number("/sys/fs/cgroup/memory.current", "");
+    if (limit != UINT64_MAX && used != UINT64_MAX && limit - used < free_bytes)
+        free_bytes = limit > used ? limit - used : 0;
+    return free_bytes;
 }
 
 static ptb_status find_budget(ptb_bench_run *run)

@@ -136,24 +136,27 @@ static bool has_name(const char *const *names, const char *name)
     return false;
 }
 
-// A name must be known to at least one of the communicators; with the others its cases are skipped.
+// A name must be known to one of the communicators, if only for another collective (a suite's list of
+// algorithms is for several); where it is not, the cases are skipped with the reason.
 static ptb_status check_algorithm(const ptb_coll_plan *plan, const char *name)
 {
+    ptb_coll_kind mine = plan->subjects[0].collective.kind;
     if (strcmp(name, "default") == 0 || strcmp(name, "auto") == 0)
         return PTB_OK;
     const char *all[PTB_COLL_LIST_MAX * 2 + 2] = {"default"};
     size_t count = 1;
-    for (int c = 0; c < plan->comm_count; c++) {
-        const char *const *names = plan->comms[c]->algorithms(plan->subjects[0].collective.kind);
-        if (has_name(names, name))
-            return PTB_OK;
-        for (; names && *names && count < PTB_COLL_LIST_MAX * 2; names++)
-            if (!has_name(all, *names))
-                all[count++] = *names;
-    }
+    for (int c = 0; c < plan->comm_count; c++)
+        for (int kind = 0; kind < PTB_COLL_COUNT; kind++) {
+            const char *const *names = plan->comms[c]->algorithms((ptb_coll_kind)kind);
+            if (has_name(names, name))
+                return PTB_OK;
+            for (; (int)mine == kind && names && *names && count < PTB_COLL_LIST_MAX * 2; names++)
+                if (!has_name(all, *names))
+                    all[count++] = *names;
+        }
     char near[512];
     ptb_text_nearest(name, all, count, near, sizeof near);
-    ptb_error("--algo: no chosen communicator has an algorithm '%s' for %s; did you mean %s?", name,
+    ptb_error("--algo: no chosen communicator has an algorithm '%s'; for %s did you mean %s?", name,
               plan->subjects[0].collective.plugin.name, near);
     return PTB_USAGE;
 }

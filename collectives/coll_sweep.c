@@ -229,8 +229,9 @@ static const char *skip_algorithm(const ptb_coll_plan *plan, const ptb_coll_poin
     for (; names && names[count]; count++)
         if (strcmp(names[count], name) == 0)
             return NULL;
-    char near[256];
-    ptb_text_nearest(name, names, count, near, sizeof near);
+    char near[256] = "none to choose from";
+    if (count)
+        ptb_text_nearest(name, names, count, near, sizeof near);
     snprintf(skip, PTB_REASON_BYTES, "%s has no algorithm '%s' for %s; it has %s",
              plan->comms[point->comm]->plugin.name, name, subject->collective.plugin.name, near);
     return skip;
