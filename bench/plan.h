@@ -1,0 +1,53 @@
+// What `ptbench run` is to do: suites and benchmarks named on the command line become parts, each with the
+// options of its benchmark and of its measurement. The command line has the last word over a suite.
+#ifndef PTB_BENCH_PLAN_H
+#define PTB_BENCH_PLAN_H
+
+#include "bench/measure.h"
+#include "bench/suite.h"
+#include "core/bench.h"
+
+// Options of the run as a whole.
+typedef struct {
+    int64_t np; // 0: as many as this process may use cores
+    int64_t repeat;
+    char *hosts, *hostfile, *mpirun_args, *bind;
+    char *db, *label, *revision, *resume, *json;
+    bool dry_run, quiet;
+} ptb_run_options;
+
+extern const ptb_opt ptb_run_opts[];
+extern const size_t ptb_run_opt_count;
+
+typedef struct {
+    char *name; // of the section or the benchmark
+    const ptb_bench *bench;
+    void *config; // of the benchmark, owned
+    ptb_measure measure;
+    char *requires;
+} ptb_part;
+
+typedef struct {
+    ptb_run_options run;
+    ptb_part *parts;
+    size_t count;
+    char *selection; // the words: "quick", "all_reduce sendrecv"
+    char *transport; // that all parts which name one agree on; NULL: any
+    bool threads;    // a part calls the MPI library from several threads
+} ptb_plan;
+
+// Reads argv[first..). Without a suite or benchmark: USAGE. Every value is checked here, before anything is
+// started.
+ptb_status ptb_plan_make(int argc, char **argv, int first, ptb_plan **plan);
+void ptb_plan_free(ptb_plan *plan);
+// The run's own options alone, from a command line that may name nothing else (`--resume`).
+ptb_status ptb_run_options_parse(int argc, char **argv, int first, ptb_run_options *run);
+void ptb_run_options_release(ptb_run_options *run);
+// Value of --resume in argv, or NULL. Looks only.
+const char *ptb_plan_resume_word(int argc, char **argv, int first);
+// JSON of the effective options, owner -> option -> value, and "arguments": the words of argv[first..) by
+// place.
+void ptb_plan_options_json(const ptb_plan *plan, int argc, char **argv, int first, ptb_text *out);
+ptb_opt_set ptb_part_bench_set(const ptb_part *part);
+
+#endif
