@@ -9,7 +9,8 @@ static ptb_status iterate_nothing(ptb_bench_run *run, uint64_t n)
 
 ptb_status ptb_runner_overhead(ptb_world *world, double *overhead_ns)
 {
-    static const ptb_bench nothing = {.plugin = {"nothing", "an empty iteration"}, .iterate = iterate_nothing};
+    static const ptb_bench nothing = {.plugin = {"nothing", "an empty iteration"},
+                                      .iterate = iterate_nothing};
     const ptb_runner_env env = {.world = world};
     enum { SAMPLES = 200 };
     ptb_sampler sampler;

@@ -1,5 +1,6 @@
-// The runner: the only timed loop. It measures one case of a benchmark on all ranks of a world: warm up, sample, verify,
-// derive metrics. sampling.c times, runner.c leads through a case, overhead.c measures the loop itself, record.c stores.
+// The runner: the only timed loop. It measures one case of a benchmark on all ranks of a world: warm up,
+// sample, verify, derive metrics. sampling.c times, runner.c leads through a case, overhead.c measures the
+// loop itself, record.c stores.
 #ifndef PTB_BENCH_RUNNER_H
 #define PTB_BENCH_RUNNER_H
 
@@ -26,8 +27,8 @@ enum { PTB_SERIES_MAX = 8 };
 
 // Of one case, on each rank. Pointers stay valid until the next case, series until the benchmark is closed.
 typedef struct {
-    ptb_case_state state;        // the same on all ranks
-    ptb_status status;           // why a case failed
+    ptb_case_state state;          // the same on all ranks
+    ptb_status status;             // why a case failed
     char reason[PTB_REASON_BYTES]; // of a case that is not OK; complete on rank 0
     const char *mode, *combine, *stopped;
     uint64_t batch, warmup;
@@ -35,7 +36,7 @@ typedef struct {
     ptb_summary time_ns; // of the combined samples, ns per iteration
     const double *combined_ns, *mine_ns;
     size_t count;
-    double faults; // page faults per iteration, of the rank with most
+    double faults;       // page faults per iteration, of the rank with most
     ptb_verdict verdict; // this rank's
     ptb_params facts;
     ptb_metrics metrics; // complete on rank 0
@@ -47,13 +48,15 @@ typedef struct {
 ptb_status ptb_runner_new(const ptb_runner_env *env, const ptb_measure *measure, const ptb_bench *bench,
                           ptb_runner **runner);
 void ptb_runner_free(ptb_runner *runner);
-// Collective. OK also for cases that are wrong, skipped or failed (see state); INTERRUPTED when the ranks agreed to stop,
-// after which the case is as if it had not begun; LOST when a rank is gone.
-ptb_status ptb_runner_case(ptb_runner *runner, ptb_bench_run *run, const ptb_case *c, ptb_case_result *result);
+// Collective. OK also for cases that are wrong, skipped or failed (see state); INTERRUPTED when the ranks
+// agreed to stop, after which the case is as if it had not begun; LOST when a rank is gone.
+ptb_status ptb_runner_case(ptb_runner *runner, ptb_bench_run *run, const ptb_case *c,
+                           ptb_case_result *result);
 // Seconds that the case will about take, from its estimate_s; for plans and progress, no promise.
 double ptb_runner_estimate_s(const ptb_measure *measure, const ptb_bench *bench, const ptb_case *c);
 
-// Median nanoseconds of an iteration that does nothing: two clock reads and a call. Measured with the same loop.
+// Median nanoseconds of an iteration that does nothing: two clock reads and a call. Measured with the same
+// loop.
 ptb_status ptb_runner_overhead(ptb_world *world, double *overhead_ns);
 
 #endif

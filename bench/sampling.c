@@ -1,5 +1,5 @@
-// The timed loop. Between the two clock reads there is one call and nothing else: no allocation, no lock, no message, no
-// branch on configuration.
+// The timed loop. Between the two clock reads there is one call and nothing else: no allocation, no lock, no
+// message, no branch on configuration.
 #include "bench/sampling.h"
 
 #include "core/clock.h"
@@ -11,8 +11,8 @@
 
 enum { EXTRA = 4 }; // elapsed, faults, stop, status behind the samples of a round
 
-ptb_status ptb_sampler_init(ptb_sampler *sampler, const ptb_runner_env *env, const ptb_bench *bench, size_t capacity,
-                            bool average)
+ptb_status ptb_sampler_init(ptb_sampler *sampler, const ptb_runner_env *env, const ptb_bench *bench,
+                            size_t capacity, bool average)
 {
     size_t blocks = 1 + (average ? (size_t)env->world->size : 0);
     *sampler = (ptb_sampler){.env = env, .bench = bench, .capacity = capacity, .average = average};
@@ -54,8 +54,9 @@ static ptb_status no_reset(ptb_bench_run *run)
     return PTB_OK;
 }
 
-// A rank whose call fails goes on, so that the others are not left waiting; the status is agreed on afterwards. Returns
-// this rank's page faults inside the loop.
+// A rank whose call fails goes on, so that the others are not left waiting; the status is agreed on
+// afterwards (but for a lost peer, after which nothing can be agreed). Returns this rank's page faults inside
+// the loop.
 static __attribute__((noinline)) double take(ptb_sampler *sampler, size_t samples, double *out)
 {
     ptb_world *world = sampler->env->world;
@@ -70,6 +71,10 @@ static __attribute__((noinline)) double take(ptb_sampler *sampler, size_t sample
     for (size_t i = 0; i < samples; i++) {
         ptb_status ready = reset(run);
         ptb_status started = ptb_world_start(world);
+        if (started == PTB_LOST) {
+            worst = PTB_LOST;
+            break;
+        }
         int64_t t0 = ptb_clock_ns();
         ptb_status done = iterate(run, batch);
         int64_t t1 = ptb_clock_ns();
@@ -107,6 +112,8 @@ ptb_status ptb_sampler_round(ptb_sampler *sampler, size_t samples)
 {
     double *mine = sampler->mine + sampler->count, *exchange = sampler->exchange;
     double faults = take(sampler, samples, mine);
+    if (sampler->status == PTB_LOST)
+        return PTB_LOST; // nobody is left to agree with
     for (size_t i = 0; i < samples; i++)
         exchange[i] = mine[i] /= (double)sampler->batch;
     const atomic_bool *stop = sampler->env->stop;

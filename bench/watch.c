@@ -47,7 +47,8 @@ static void look_for_hang(ptb_watch *watch)
     if (!timeout_ns || idle_ns < timeout_ns)
         return;
     pthread_mutex_lock(&watch->lock);
-    ptb_error("no progress for %.0f s in %s; a rank has died, was stopped or waits for another one. The job is ended, "
+    ptb_error("no progress for %.0f s in %s; a rank has died, was stopped or waits for another one. The job "
+              "is ended, "
               "finished cases are kept. --timeout changes the limit",
               (double)idle_ns / 1e9, watch->what);
     pthread_mutex_unlock(&watch->lock);
@@ -62,7 +63,8 @@ static void *watch_main(void *arg)
     watched_signals(&signals);
     while (!atomic_load(&watch->leave)) {
         int number = sigtimedwait(&signals, NULL, &period);
-        // SIGUSR1 is how the launcher passes an interrupt on and may come twice; a second other signal means "now".
+        // SIGUSR1 is how the launcher passes an interrupt on and may come twice; a second other signal means
+        // "now".
         if (number > 0 && number != SIGUSR1 && atomic_load(&watch->stop))
             end_job(watch);
         if (number > 0)
