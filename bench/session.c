@@ -1,0 +1,500 @@
+// The ranks of a job work through the plan together. Rank 0 stores and reports; decisions are agreed on, so that all ranks
+// stay in step whatever happens on one of them.
+#include "bench/session.h"
+
+#include "bench/command.h"
+#include "bench/export.h"
+#include "bench/progress.h"
+#include "bench/record.h"
+#include "bench/session_store.h"
+#include "collectives/launcher.h"
+#include "collectives/world.h"
+#include "core/log.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SPAN_ROOM = 1 << 18, RANK_COUNTS_MAX = 64 };
+static const double start_timeout_s = 300; // for what is not a case: start-up, opening, storing
+
+typedef struct {
+    const ptb_plan *plan;
+    const ptb_run_origin *origin;
+    ptb_world *world;
+    ptb_watch *watch;
+    ptb_topology topology;
+    ptb_offer offer;
+    ptb_session_store store;
+    ptb_progress progress; // drawn on rank 0
+    bool counting;         // only count cases and add their estimates up
+    size_t cases;
+    double planned_s;
+    char **done; // keys that need not be measured any more, on all ranks
+    size_t done_count, done_room;
+    size_t measured, wrong, failed, skipped; // cases of this session
+    bool has_warned_of_faults;
+    ptb_status worst; // of cases that are wrong or failed: the run goes on, the exit code remembers
+} session;
+
+static bool is_root(const session *s)
+{
+    return s->world->rank == 0;
+}
+
+static void note_worst(session *s, ptb_status status)
+{
+    if (s->worst == PTB_OK || (status == PTB_WRONG && s->worst != PTB_STORE))
+        s->worst = status;
+}
+
+static bool is_done(const session *s, const char *key)
+{
+    for (size_t i = 0; i < s->done_count; i++)
+        if (strcmp(s->done[i], key) == 0)
+            return true;
+    return false;
+}
+
+static ptb_status add_done(session *s, const char *key)
+{
+    if (s->done_count == s->done_room) {
+        size_t room = s->done_room ? 2 * s->done_room : 256;
+        char **larger = realloc(s->done, room * sizeof *larger);
+        if (!larger)
+            return PTB_NO_MEMORY;
+        s->done = larger;
+        s->done_room = room;
+    }
+    s->done[s->done_count] = strdup(key);
+    return s->done[s->done_count++] ? PTB_OK : PTB_NO_MEMORY;
+}
+
+// ---- what rank 0 says
+
+// "12.3 us +-1.2 %, 8.21 GB/s": the time and the first value of which more is better.
+static void describe_outcome(const ptb_case_result *result, char *out, size_t size)
+{
+    static const char *const words[] = {"", "WRONG", "skipped", "FAILED"};
+    if (result->state != PTB_CASE_OK) {
+        snprintf(out, size, "%s: %s", words[result->state], result->reason);
+        return;
+    }
+    char time[32], better[64] = "";
+    ptb_text_format_ns(result->time_ns.median, time, sizeof time);
+    for (size_t i = 0; i < result->metrics.count && !*better; i++) {
+        const ptb_metric *m = &result->metrics.items[i];
+        if (m->better == PTB_HIGHER_IS_BETTER && isfinite(m->value))
+            snprintf(better, sizeof better, ", %s %.4g %s", m->name, m->value, m->unit);
+    }
+    double ci = ptb_stats_relative_ci(&result->time_ns);
+    if (isfinite(ci))
+        snprintf(out, size, "%s +-%.1f%%%s", time, 100 * ci, better);
+    else
+        snprintf(out, size, "%s (%zu samples)%s", time, result->count, better);
+}
+
+static void warn_of_faults(session *s, const ptb_case *c, const ptb_case_result *result, const char *key)
+{
+    double fault_bytes = result->faults * 4096;
+    bool spoils = c->bytes > 0 && fault_bytes >= 65536 && fault_bytes >= (double)c->bytes / 8;
+    if (!spoils || s->has_warned_of_faults)
+        return;
+    s->has_warned_of_faults = true;
+    ptb_progress_clear(&s->progress);
+    ptb_warn("%s: %.0f page faults in each operation: memory is allocated inside the timed call (Open MPI's collectives "
+             "do so above 32 MiB) and its first touch is a large part of the time. To measure without: --mpirun-args \"-x "
+             "MALLOC_MMAP_MAX_=0 -x MALLOC_TRIM_THRESHOLD_=8589934592 -x MALLOC_TOP_PAD_=268435456 -x "
+             "GLIBC_TUNABLES=glibc.malloc.hugetlb=1\". This is said once a run; the fact page_faults is stored with each "
+             "case",
+             key, result->faults);
+}
+
+static void report_case(session *s, const ptb_case *c, const ptb_case_result *result, const char *key)
+{
+    char outcome[PTB_REASON_BYTES + 64];
+    bool is_bad = result->state == PTB_CASE_WRONG || result->state == PTB_CASE_FAILED;
+    describe_outcome(result, outcome, sizeof outcome);
+    ptb_progress_end(&s->progress, outcome, is_bad, result->elapsed_s);
+    if (is_bad)
+        ptb_error("%s %s: %s", key, result->state == PTB_CASE_WRONG ? "gave a wrong result" : "failed", result->reason);
+    warn_of_faults(s, c, result, key);
+}
+
+static void count_result(session *s, const ptb_case_result *result)
+{
+    s->measured += result->state == PTB_CASE_OK || result->state == PTB_CASE_WRONG;
+    s->wrong += result->state == PTB_CASE_WRONG;
+    s->failed += result->state == PTB_CASE_FAILED;
+    s->skipped += result->state == PTB_CASE_SKIPPED;
+    if (result->state == PTB_CASE_WRONG)
+        note_worst(s, PTB_WRONG);
+    if (result->state == PTB_CASE_FAILED)
+        note_worst(s, result->status);
+}
+
+// ---- cases
+
+// The parameters that the runner adds to those of the benchmark, and the key.
+static void complete_case(const ptb_part *part, const ptb_world *active, ptb_case *c, char key[PTB_KEY_BYTES])
+{
+    if (!ptb_params_get(&c->params, "ranks"))
+        ptb_params_set(&c->params, "ranks", "%d", active->size);
+    if (strcmp(part->measure.mode, "auto") != 0)
+        ptb_params_set(&c->params, "mode", "%s", part->measure.mode);
+    if (strcmp(part->measure.time, "max") != 0)
+        ptb_params_set(&c->params, "time", "%s", part->measure.time);
+    ptb_case_key(part->bench->plugin.name, c, key);
+}
+
+static ptb_status run_case(session *s, const ptb_part *part, ptb_runner *runner, const ptb_runner_env *env,
+                           ptb_bench_run *run, const ptb_case *c, const char *key)
+{
+    double estimate_s = ptb_runner_estimate_s(&part->measure, part->bench, c);
+    double timeout_s = part->measure.timeout_s > 0 ? fmax(part->measure.timeout_s, 20 * c->estimate_s) : 0;
+    ptb_case_result *result = malloc(sizeof *result); // too large for a stack of a tested thread
+    PTB_TRY(ptb_world_agree(env->world, result ? PTB_OK : PTB_NO_MEMORY));
+    if (is_root(s))
+        ptb_progress_begin(&s->progress, key, estimate_s);
+    ptb_watch_begin(s->watch, key, timeout_s);
+    ptb_status status = ptb_runner_case(runner, run, c, result);
+    if (status == PTB_OK) {
+        if (result->count && result->faults >= 1)
+            ptb_params_set(&result->facts, "page_faults", "%.0f", result->faults);
+        count_result(s, result);
+        if (is_root(s))
+            report_case(s, c, result, key);
+        ptb_watch_begin(s->watch, "storing a case", start_timeout_s);
+        status = ptb_record_case(env->world, s->store.store, s->store.repetition, part->bench->plugin.name, key, c, result,
+                                 part->measure.trace ? env->trace : NULL);
+    }
+    free(result);
+    return status;
+}
+
+static void count_case(session *s, const ptb_part *part, const ptb_case *c, const char *key)
+{
+    double estimate_s = ptb_runner_estimate_s(&part->measure, part->bench, c);
+    s->cases++;
+    s->planned_s += estimate_s;
+    if (is_root(s) && s->plan->run.dry_run)
+        printf("%8.2f s  %s%s%s\n", estimate_s, key, *c->skip ? "  skipped: " : "", c->skip);
+}
+
+// All cases of an opened benchmark.
+static ptb_status run_cases(session *s, const ptb_part *part, const ptb_runner_env *env, ptb_runner *runner,
+                            ptb_bench_run *run)
+{
+    for (;;) {
+        ptb_case c;
+        char key[PTB_KEY_BYTES];
+        bool more = false;
+        memset(&c, 0, sizeof c);
+        PTB_TRY(part->bench->next(run, &c, &more));
+        if (!more)
+            return PTB_OK;
+        complete_case(part, env->world, &c, key);
+        if (is_done(s, key))
+            continue;
+        if (s->counting)
+            count_case(s, part, &c, key);
+        else
+            PTB_TRY(run_case(s, part, runner, env, run, &c, key));
+        PTB_TRY(add_done(s, key));
+    }
+}
+
+// Opens the part's benchmark on the ranks of `active` and goes through its cases.
+static ptb_status run_active(session *s, const ptb_part *part, ptb_world *active)
+{
+    ptb_trace *trace = NULL;
+    ptb_runner *runner = NULL;
+    ptb_bench_run *run = NULL;
+    ptb_status status = PTB_OK;
+    ptb_watch_begin(s->watch, part->name, start_timeout_s);
+    if (part->measure.trace && !s->counting)
+        status = ptb_trace_new(SPAN_ROOM, active->rank, &trace);
+    status = ptb_world_agree(active, status);
+    ptb_runner_env env = {.world = active, .watch = s->watch, .trace = trace, .stop = ptb_watch_stop(s->watch)};
+    if (is_root(s)) {
+        env.tick = ptb_progress_tick;
+        env.tick_arg = &s->progress;
+    }
+    const ptb_bench_env bench_env = {
+        .world = active, .trace = trace, .seed = (uint64_t)part->measure.seed, .dry_run = s->counting};
+    if (status == PTB_OK && !s->counting)
+        status = ptb_runner_new(&env, &part->measure, part->bench, &runner);
+    if (status == PTB_OK)
+        status = ptb_world_agree(active, part->bench->open(&bench_env, part->config, &run));
+    if (status == PTB_OK)
+        status = run_cases(s, part, &env, runner, run);
+    if (run)
+        part->bench->close(run);
+    ptb_runner_free(runner);
+    ptb_trace_free(trace);
+    return status;
+}
+
+// Rank 0 stores that a part or one of its rank counts did not run.
+static ptb_status skip_part(session *s, const ptb_part *part, int ranks, const char *state, const char *reason)
+{
+    ptb_params params = {.count = 0};
+    char key[PTB_KEY_BYTES];
+    ptb_params_set(&params, "part", "%s", part->name);
+    ptb_params_set(&params, "ranks", "%d", ranks);
+    snprintf(key, sizeof key, "%s/part=%s/ranks=%d", part->bench->plugin.name, part->name, ranks);
+    if (is_done(s, key))
+        return PTB_OK;
+    ptb_status status = add_done(s, key);
+    if (s->counting) {
+        s->cases++;
+        if (is_root(s) && s->plan->run.dry_run)
+            printf("%8.2f s  %s  %s: %s\n", 0.0, key, state, reason);
+    } else {
+        s->skipped += strcmp(state, "skipped") == 0;
+        s->failed += strcmp(state, "failed") == 0;
+        if (is_root(s)) {
+            char outcome[PTB_REASON_BYTES + 16];
+            snprintf(outcome, sizeof outcome, "%s: %s", state, reason);
+            ptb_progress_begin(&s->progress, key, 0);
+            ptb_progress_end(&s->progress, outcome, false, 0);
+            if (status == PTB_OK)
+                status = ptb_record_unrun(s->store.store, s->store.repetition, part->bench->plugin.name, key, &params,
+                                          s->world->size, s->world->hosts, state, reason);
+        }
+    }
+    return ptb_world_agree(s->world, status);
+}
+
+// A stop asked for while ranks slept or between cases.
+static ptb_status agree_to_go_on(session *s, ptb_status status)
+{
+    const atomic_bool *stop = ptb_watch_stop(s->watch);
+    if (status == PTB_OK && atomic_load(stop))
+        status = PTB_INTERRUPTED;
+    return ptb_world_agree(s->world, status);
+}
+
+// The first `ranks` ranks work, the others sleep.
+static ptb_status run_with_ranks(session *s, const ptb_part *part, int ranks)
+{
+    if (ranks > s->world->size) {
+        char reason[PTB_REASON_BYTES];
+        snprintf(reason, sizeof reason, "needs %d ranks; this run has %d", ranks, s->world->size);
+        return skip_part(s, part, ranks, "skipped", reason);
+    }
+    ptb_status status;
+    if (ranks == s->world->size) {
+        status = run_active(s, part, s->world);
+    } else {
+        ptb_world *active = NULL;
+        bool works = s->world->rank < ranks;
+        PTB_TRY(ptb_world_split(s->world, works ? 0 : -1, s->world->rank, &active));
+        status = works ? run_active(s, part, active) : PTB_OK;
+        ptb_world_close(active);
+        if (status == PTB_LOST)
+            return status;
+        if (!works)
+            ptb_watch_pause(s->watch);
+        ptb_status slept = ptb_world_sleep(s->world);
+        if (status == PTB_OK)
+            status = slept;
+    }
+    if (status == PTB_LOST)
+        return status;
+    status = agree_to_go_on(s, status);
+    // A sleeping rank has not seen which cases were done; the keys only matter to those that work. What the part could
+    // not open is noted, and the other parts go on.
+    if (status == PTB_UNSUPPORTED || status == PTB_NO_MEMORY || status == PTB_SYSTEM || status == PTB_USAGE) {
+        if (!s->counting)
+            note_worst(s, status);
+        return skip_part(s, part, ranks, "failed", "could not be started; see the messages");
+    }
+    return status;
+}
+
+static ptb_status run_parts(session *s)
+{
+    for (size_t i = 0; i < s->plan->count; i++) {
+        const ptb_part *part = &s->plan->parts[i];
+        char reason[PTB_REASON_BYTES];
+        if (!ptb_requires_hold(part->requires, &s->offer, reason)) {
+            PTB_TRY(skip_part(s, part, s->world->size, "skipped", reason));
+            continue;
+        }
+        int counts[RANK_COUNTS_MAX];
+        size_t n = ptb_measure_ranks(&part->measure, s->world->size, counts, RANK_COUNTS_MAX);
+        for (size_t k = 0; k < n; k++)
+            PTB_TRY(run_with_ranks(s, part, counts[k]));
+    }
+    return PTB_OK;
+}
+
+static void forget_done(session *s, size_t keep)
+{
+    while (s->done_count > keep)
+        free(s->done[--s->done_count]);
+}
+
+// Goes through the plan without measuring, for the number of cases and the time they will take.
+static ptb_status count_cases(session *s)
+{
+    size_t keep = s->done_count;
+    s->counting = true;
+    // Messages of parts that cannot be opened come when they are really to run.
+    bool mute = is_root(s) && !s->plan->run.dry_run;
+    if (mute)
+        ptb_log_set_level((ptb_log_level)-1);
+    ptb_status status = run_parts(s);
+    if (mute)
+        ptb_log_set_level(PTB_LOG_INFO);
+    s->counting = false;
+    forget_done(s, keep);
+    return status;
+}
+
+// ---- the run as a whole
+
+static ptb_status read_topology(session *s)
+{
+    PTB_TRY(ptb_world_agree(s->world, ptb_topology_read(&s->topology)));
+    s->offer = (ptb_offer){s->world->size, s->world->hosts, s->topology.cores, 0};
+    return ptb_world_broadcast(s->world, 0, &s->offer, sizeof s->offer);
+}
+
+static bool is_last_repetition(const session *s)
+{
+    return s->store.repetition_index + 1 >= s->plan->run.repeat;
+}
+
+static ptb_status write_json(session *s)
+{
+    const char *path = s->plan->run.json;
+    if (!path || !*path)
+        return PTB_OK;
+    return ptb_export_file(s->store.store, &s->store.run, 1, "json", path);
+}
+
+static ptb_status finish_on_root(session *s, ptb_status status)
+{
+    ptb_store *store = s->store.store;
+    const char *state = status == PTB_INTERRUPTED ? "interrupted" : status != PTB_OK ? "failed" : "complete";
+    const char *reason = status == PTB_OK ? NULL : ptb_status_meaning(status);
+    ptb_progress_clear(&s->progress);
+    ptb_status stored = PTB_OK;
+    if (status != PTB_OK || is_last_repetition(s))
+        stored = ptb_store_finish_run(store, s->store.run, state, reason);
+    if (stored == PTB_OK && is_last_repetition(s))
+        stored = write_json(s);
+    const char *spill = ptb_store_spill_path(store);
+    if (spill) {
+        ptb_error("the results are not in %s but in %s; when the cause is mended: ptbench import --db %s %s",
+                  s->store.database, spill, s->store.database, spill);
+        stored = PTB_STORE;
+    }
+    return stored;
+}
+
+static void summarise_on_root(const session *s, ptb_status status)
+{
+    const char *uuid = s->origin->uuid;
+    if (s->plan->run.repeat > 1)
+        ptb_info("repetition %d of %lld:", s->store.repetition_index + 1, (long long)s->plan->run.repeat);
+    ptb_info("%zu cases measured (%zu wrong), %zu skipped, %zu failed; run %.8s in %s", s->measured, s->wrong, s->skipped,
+             s->failed, uuid, s->store.database);
+    if (status == PTB_INTERRUPTED || status == PTB_LOST)
+        ptb_info("stopped before the end. To run only what is missing: ptbench run --resume %.8s%s%s", uuid,
+                 s->plan->run.db ? " --db " : "", s->plan->run.db ? s->plan->run.db : "");
+    else
+        ptb_info("to look at it: ptbench show %.8s, ptbench report %.8s", uuid, uuid);
+}
+
+static ptb_status run_stored(session *s)
+{
+    const char *repetition = getenv("PTBENCH_REPETITION");
+    int64_t index = 0;
+    if (repetition && ptb_text_parse_int(repetition, &index))
+        s->store.repetition_index = (int)index;
+    PTB_TRY(ptb_session_store_open(s->plan, s->origin, s->world, &s->topology, &s->store));
+    PTB_TRY(ptb_session_done_keys(&s->store, s->origin, s->world, &s->done, &s->done_count));
+    s->done_room = s->done_count;
+    PTB_TRY(count_cases(s));
+    ptb_progress_init(&s->progress, s->plan->run.quiet, s->cases, s->planned_s);
+    ptb_status status = run_parts(s);
+    if (status == PTB_LOST)
+        return status;
+    if (status == PTB_OK)
+        status = s->worst;
+    ptb_watch_begin(s->watch, "storing the end of the run", start_timeout_s);
+    if (is_root(s)) {
+        ptb_status stored = finish_on_root(s, status);
+        summarise_on_root(s, status);
+        if (status == PTB_OK && !s->measured && s->skipped && !s->origin->resume) {
+            ptb_error("nothing was measured: every case was skipped, for the reasons above");
+            status = PTB_UNSUPPORTED;
+        }
+        if (status == PTB_OK)
+            status = stored;
+    }
+    return ptb_world_agree(s->world, status);
+}
+
+static ptb_status print_plan(session *s)
+{
+    PTB_TRY(count_cases(s));
+    char total[32];
+    ptb_progress_format_s(s->planned_s, total, sizeof total);
+    if (is_root(s)) {
+        printf("%zu cases, about %s for each of %lld repetitions, on %d ranks on %d hosts\n", s->cases, total,
+               (long long)s->plan->run.repeat, s->world->size, s->world->hosts);
+        fflush(stdout);
+    }
+    return PTB_OK;
+}
+
+static void release(session *s)
+{
+    forget_done(s, 0);
+    free(s->done);
+    ptb_session_store_close(&s->store);
+    ptb_watch_set_world(s->watch, NULL);
+    ptb_world_close(s->world);
+    ptb_watch_free(s->watch);
+}
+
+ptb_status ptb_session_run(const ptb_plan *plan, const ptb_run_origin *origin)
+{
+    session *s = calloc(1, sizeof *s);
+    if (!s) {
+        ptb_error("no memory for the run");
+        return PTB_NO_MEMORY;
+    }
+    s->plan = plan;
+    s->origin = origin;
+    ptb_status status = ptb_watch_new(&s->watch);
+    if (status == PTB_OK)
+        status = ptb_transport_apply(plan->transport);
+    if (status == PTB_OK)
+        status = ptb_world_open_mpi(plan->threads, &s->world);
+    if (status == PTB_OK) {
+        ptb_log_set_rank(s->world->rank == 0 ? -1 : s->world->rank);
+        ptb_watch_set_world(s->watch, s->world);
+        ptb_watch_begin(s->watch, "start-up", start_timeout_s);
+        status = read_topology(s);
+    }
+    if (status == PTB_OK)
+        status = plan->run.dry_run ? print_plan(s) : run_stored(s);
+    if (status == PTB_LOST) {
+        // The others cannot be asked any more; what is stored stays.
+        if (is_root(s) && s->store.store) {
+            ptb_store_finish_run(s->store.store, s->store.run, "failed", "a rank died or hung");
+            summarise_on_root(s, status);
+            ptb_session_store_close(&s->store);
+        }
+        ptb_world_abort(s->world, ptb_status_exit_code(PTB_LOST));
+    }
+    release(s);
+    free(s);
+    return status;
+}

@@ -1,0 +1,20 @@
+// What each rank of a launched job does: join the world, measure the cases of the plan, store them.
+#ifndef PTB_BENCH_SESSION_H
+#define PTB_BENCH_SESSION_H
+
+#include "bench/plan.h"
+
+// The command line that the plan was made from, and the run it belongs to.
+typedef struct {
+    int argc;
+    char **argv;
+    int first;
+    const char *uuid; // 36 characters
+    bool resume;      // the run exists already: measure only what is missing
+    const char *launcher; // what started the ranks, for the record
+} ptb_run_origin;
+
+// Starts and ends the MPI library. On all ranks the same status.
+ptb_status ptb_session_run(const ptb_plan *plan, const ptb_run_origin *origin);
+
+#endif
