@@ -18,7 +18,7 @@ static ptb_status no_memory(void)
 
 static ptb_opt_set run_set(ptb_run_options *run)
 {
-    return (ptb_opt_set){ptb_run_opts, ptb_run_opt_count, run, "run"};
+    return (ptb_opt_set){ptb_run_opts, PTB_RUN_OPT_COUNT, run, "run"};
 }
 
 ptb_opt_set ptb_part_bench_set(const ptb_part *part)
@@ -43,7 +43,7 @@ static const ptb_opt *find_in_table(const ptb_opt *opts, size_t count, const cha
 // Any benchmark's option counts: which ones are selected is not known yet.
 static const ptb_opt *find_anywhere(const char *word)
 {
-    const ptb_opt *opt = find_in_table(ptb_run_opts, ptb_run_opt_count, word);
+    const ptb_opt *opt = find_in_table(ptb_run_opts, PTB_RUN_OPT_COUNT, word);
     if (!opt)
         opt = find_in_table(ptb_measure_opts, ptb_measure_opt_count, word);
     for (size_t i = 0; !opt && i < ptb_registry_count(PTB_KIND_BENCH); i++) {

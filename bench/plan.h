@@ -16,8 +16,8 @@ typedef struct {
     bool dry_run, quiet;
 } ptb_run_options;
 
-extern const ptb_opt ptb_run_opts[];
-extern const size_t ptb_run_opt_count;
+enum { PTB_RUN_OPT_COUNT = 13 };
+extern const ptb_opt ptb_run_opts[PTB_RUN_OPT_COUNT];
 
 typedef struct {
     char *name; // of the section or the benchmark

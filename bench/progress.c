@@ -18,24 +18,20 @@ static void put(const ptb_text *text)
     (void)ignored;
 }
 
-void ptb_progress_init(ptb_progress *progress, bool quiet, size_t cases, double planned_s)
+void ptb_progress_init(ptb_progress *progress, bool quiet, bool terminal, int columns)
 {
-    const char *term = getenv("TERM"), *columns = getenv("PTBENCH_COLUMNS"), *no_color = getenv("NO_COLOR");
-    bool live = getenv("PTBENCH_TERMINAL") || isatty(STDERR_FILENO);
-    int64_t width = 80;
+    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+    bool live = terminal || isatty(STDERR_FILENO);
+    int width = columns > 0 ? columns : 80;
     struct winsize size;
     if (!term || strcmp(term, "dumb") == 0)
         live = false;
-    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    if (!terminal && ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
         width = size.ws_col;
-    else if (columns)
-        ptb_text_parse_int(columns, &width);
     memset(progress, 0, sizeof *progress);
     progress->style = quiet ? PTB_PROGRESS_NONE : live ? PTB_PROGRESS_LIVE : PTB_PROGRESS_LINES;
     progress->color = live && !(no_color && *no_color);
-    progress->width = width < 40 ? 40 : width > 240 ? 240 : (int)width;
-    progress->cases = cases;
-    progress->planned_s = planned_s;
+    progress->width = width < 40 ? 40 : width > 240 ? 240 : width;
     progress->begin_ns = ptb_clock_ns();
 }
 

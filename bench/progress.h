@@ -21,9 +21,10 @@ typedef struct {
     bool line_is_open;
 } ptb_progress;
 
-// Style for this process: LIVE when PTBENCH_TERMINAL (set by the launcher whose standard error is a terminal)
-// or this process's own standard error says so and TERM is not dumb; colour unless NO_COLOR is set.
-void ptb_progress_init(ptb_progress *progress, bool quiet, size_t cases, double planned_s);
+// LIVE when `terminal` (the launcher's standard error is one) or this process's own standard error is a
+// terminal and TERM is not dumb; colour unless NO_COLOR is set. `columns`: width of the launcher's terminal,
+// 0: unknown. The caller sets cases and planned_s.
+void ptb_progress_init(ptb_progress *progress, bool quiet, bool terminal, int columns);
 void ptb_progress_begin(ptb_progress *progress, const char *name, double estimate_s);
 // Redraws the live line, at most five times a second. `progress` is a ptb_progress.
 void ptb_progress_tick(void *progress);

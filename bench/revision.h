@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// Looks in `folder` and above for a repository; false when there is none or it has no commit. Whether files are changed
-// since is not looked at.
+// Looks in `folder` and above for a repository; false when there is none or it has no commit. Whether files
+// are changed since is not looked at.
 bool ptb_revision_read(const char *folder, char *out, size_t size);
 
 #endif

@@ -4,7 +4,7 @@
 static const char *const bindings[] = {"auto", "core", "none", "launcher", NULL};
 
 #define FIELD(member) .offset = offsetof(ptb_run_options, member)
-const ptb_opt ptb_run_opts[] = {
+const ptb_opt ptb_run_opts[PTB_RUN_OPT_COUNT] = {
     {.name = "np",
      .type = PTB_OPT_INT,
      FIELD(np),
@@ -82,4 +82,3 @@ const ptb_opt ptb_run_opts[] = {
      .def = "no",
      .help = "No progress lines"},
 };
-const size_t ptb_run_opt_count = sizeof ptb_run_opts / sizeof ptb_run_opts[0];

@@ -1,9 +1,9 @@
-// The ranks of a job work through the plan together. Rank 0 stores and reports; decisions are agreed on, so that all ranks
-// stay in step whatever happens on one of them.
+// The ranks of a job work through the plan together. Rank 0 stores and reports; decisions are agreed on, so
+// that all ranks stay in step whatever happens on one of them.
 #include "bench/session.h"
 
 #include "bench/command.h"
-#include "bench/export.h"
+#include "bench/export_file.h"
 #include "bench/progress.h"
 #include "bench/record.h"
 #include "bench/session_store.h"
@@ -103,10 +103,13 @@ static void warn_of_faults(session *s, const ptb_case *c, const ptb_case_result 
         return;
     s->has_warned_of_faults = true;
     ptb_progress_clear(&s->progress);
-    ptb_warn("%s: %.0f page faults in each operation: memory is allocated inside the timed call (Open MPI's collectives "
-             "do so above 32 MiB) and its first touch is a large part of the time. To measure without: --mpirun-args \"-x "
+    ptb_warn("%s: %.0f page faults in each operation: memory is allocated inside the timed call (Open MPI's "
+             "collectives "
+             "do so above 32 MiB) and its first touch is a large part of the time. To measure without: "
+             "--mpirun-args \"-x "
              "MALLOC_MMAP_MAX_=0 -x MALLOC_TRIM_THRESHOLD_=8589934592 -x MALLOC_TOP_PAD_=268435456 -x "
-             "GLIBC_TUNABLES=glibc.malloc.hugetlb=1\". This is said once a run; the fact page_faults is stored with each "
+             "GLIBC_TUNABLES=glibc.malloc.hugetlb=1\". This is said once a run; the fact page_faults is "
+             "stored with each "
              "case",
              key, result->faults);
 }
@@ -118,7 +121,8 @@ static void report_case(session *s, const ptb_case *c, const ptb_case_result *re
     describe_outcome(result, outcome, sizeof outcome);
     ptb_progress_end(&s->progress, outcome, is_bad, result->elapsed_s);
     if (is_bad)
-        ptb_error("%s %s: %s", key, result->state == PTB_CASE_WRONG ? "gave a wrong result" : "failed", result->reason);
+        ptb_error("%s %s: %s", key, result->state == PTB_CASE_WRONG ? "gave a wrong result" : "failed",
+                  result->reason);
     warn_of_faults(s, c, result, key);
 }
 
@@ -166,8 +170,8 @@ static ptb_status run_case(session *s, const ptb_part *part, ptb_runner *runner,
         if (is_root(s))
             report_case(s, c, result, key);
         ptb_watch_begin(s->watch, "storing a case", start_timeout_s);
-        status = ptb_record_case(env->world, s->store.store, s->store.repetition, part->bench->plugin.name, key, c, result,
-                                 part->measure.trace ? env->trace : NULL);
+        status = ptb_record_case(env->world, s->store.store, s->store.repetition, part->bench->plugin.name,
+                                 key, c, result, part->measure.trace ? env->trace : NULL);
     }
     free(result);
     return status;
@@ -216,7 +220,8 @@ static ptb_status run_active(session *s, const ptb_part *part, ptb_world *active
     if (part->measure.trace && !s->counting)
         status = ptb_trace_new(SPAN_ROOM, active->rank, &trace);
     status = ptb_world_agree(active, status);
-    ptb_runner_env env = {.world = active, .watch = s->watch, .trace = trace, .stop = ptb_watch_stop(s->watch)};
+    ptb_runner_env env = {
+        .world = active, .watch = s->watch, .trace = trace, .stop = ptb_watch_stop(s->watch)};
     if (is_root(s)) {
         env.tick = ptb_progress_tick;
         env.tick_arg = &s->progress;
@@ -237,7 +242,8 @@ static ptb_status run_active(session *s, const ptb_part *part, ptb_world *active
 }
 
 // Rank 0 stores that a part or one of its rank counts did not run.
-static ptb_status skip_part(session *s, const ptb_part *part, int ranks, const char *state, const char *reason)
+static ptb_status skip_part(session *s, const ptb_part *part, int ranks, const char *state,
+                            const char *reason)
 {
     ptb_params params = {.count = 0};
     char key[PTB_KEY_BYTES];
@@ -260,8 +266,8 @@ static ptb_status skip_part(session *s, const ptb_part *part, int ranks, const c
             ptb_progress_begin(&s->progress, key, 0);
             ptb_progress_end(&s->progress, outcome, false, 0);
             if (status == PTB_OK)
-                status = ptb_record_unrun(s->store.store, s->store.repetition, part->bench->plugin.name, key, &params,
-                                          s->world->size, s->world->hosts, state, reason);
+                status = ptb_record_unrun(s->store.store, s->store.repetition, part->bench->plugin.name, key,
+                                          &params, s->world->size, s->world->hosts, state, reason);
         }
     }
     return ptb_world_agree(s->world, status);
@@ -304,8 +310,8 @@ static ptb_status run_with_ranks(session *s, const ptb_part *part, int ranks)
     if (status == PTB_LOST)
         return status;
     status = agree_to_go_on(s, status);
-    // A sleeping rank has not seen which cases were done; the keys only matter to those that work. What the part could
-    // not open is noted, and the other parts go on.
+    // A sleeping rank has not seen which cases were done; the keys only matter to those that work. What the
+    // part could not open is noted, and the other parts go on.
     if (status == PTB_UNSUPPORTED || status == PTB_NO_MEMORY || status == PTB_SYSTEM || status == PTB_USAGE) {
         if (!s->counting)
             note_worst(s, status);
@@ -373,7 +379,7 @@ static ptb_status write_json(session *s)
     const char *path = s->plan->run.json;
     if (!path || !*path)
         return PTB_OK;
-    return ptb_export_file(s->store.store, &s->store.run, 1, "json", path);
+    return ptb_export_file(s->store.store, &s->store.run, 1, "json", NULL, path);
 }
 
 static ptb_status finish_on_root(session *s, ptb_status status)
@@ -401,8 +407,8 @@ static void summarise_on_root(const session *s, ptb_status status)
     const char *uuid = s->origin->uuid;
     if (s->plan->run.repeat > 1)
         ptb_info("repetition %d of %lld:", s->store.repetition_index + 1, (long long)s->plan->run.repeat);
-    ptb_info("%zu cases measured (%zu wrong), %zu skipped, %zu failed; run %.8s in %s", s->measured, s->wrong, s->skipped,
-             s->failed, uuid, s->store.database);
+    ptb_info("%zu cases measured (%zu wrong), %zu skipped, %zu failed; run %.8s in %s", s->measured, s->wrong,
+             s->skipped, s->failed, uuid, s->store.database);
     if (status == PTB_INTERRUPTED || status == PTB_LOST)
         ptb_info("stopped before the end. To run only what is missing: ptbench run --resume %.8s%s%s", uuid,
                  s->plan->run.db ? " --db " : "", s->plan->run.db ? s->plan->run.db : "");
@@ -412,15 +418,14 @@ static void summarise_on_root(const session *s, ptb_status status)
 
 static ptb_status run_stored(session *s)
 {
-    const char *repetition = getenv("PTBENCH_REPETITION");
-    int64_t index = 0;
-    if (repetition && ptb_text_parse_int(repetition, &index))
-        s->store.repetition_index = (int)index;
+    s->store.repetition_index = s->origin->repetition;
     PTB_TRY(ptb_session_store_open(s->plan, s->origin, s->world, &s->topology, &s->store));
     PTB_TRY(ptb_session_done_keys(&s->store, s->origin, s->world, &s->done, &s->done_count));
     s->done_room = s->done_count;
     PTB_TRY(count_cases(s));
-    ptb_progress_init(&s->progress, s->plan->run.quiet, s->cases, s->planned_s);
+    ptb_progress_init(&s->progress, s->plan->run.quiet, s->origin->terminal, s->origin->columns);
+    s->progress.cases = s->cases;
+    s->progress.planned_s = s->planned_s;
     ptb_status status = run_parts(s);
     if (status == PTB_LOST)
         return status;

@@ -163,7 +163,8 @@ ptb_status ptb_session_store_open(const ptb_plan *plan, const ptb_run_origin *or
 }
 
 // The keys one after the other, each with its NUL.
-static ptb_status read_keys(const ptb_session_store *store, const ptb_run_origin *origin, ptb_text *blob, size_t *count)
+static ptb_status read_keys(const ptb_session_store *store, const ptb_run_origin *origin, ptb_text *blob,
+                            size_t *count)
 {
     char **keys = NULL;
     PTB_TRY(ptb_store_done_keys(store->store, origin->uuid, store->repetition_index, &keys, count));
@@ -190,8 +191,8 @@ static ptb_status cut_keys(const char *blob, size_t count, char ***out)
     return PTB_OK;
 }
 
-ptb_status ptb_session_done_keys(const ptb_session_store *store, const ptb_run_origin *origin, ptb_world *world,
-                                 char ***keys, size_t *count)
+ptb_status ptb_session_done_keys(const ptb_session_store *store, const ptb_run_origin *origin,
+                                 ptb_world *world, char ***keys, size_t *count)
 {
     ptb_text blob = PTB_TEXT_INIT;
     size_t sizes[2] = {0, 0};

@@ -17,8 +17,8 @@ typedef struct {
 ptb_status ptb_session_store_open(const ptb_plan *plan, const ptb_run_origin *origin, ptb_world *world,
                                   const ptb_topology *topology, ptb_session_store *out);
 // Collective: the keys that are done already, on all ranks; heap strings in a heap array.
-ptb_status ptb_session_done_keys(const ptb_session_store *store, const ptb_run_origin *origin, ptb_world *world,
-                                 char ***keys, size_t *count);
+ptb_status ptb_session_done_keys(const ptb_session_store *store, const ptb_run_origin *origin,
+                                 ptb_world *world, char ***keys, size_t *count);
 void ptb_session_store_close(ptb_session_store *store);
 
 #endif

@@ -1,0 +1,157 @@
+// `ptbench run`: outside a launcher it starts itself under mpirun, inside one it is a rank.
+#include "bench/command.h"
+#include "bench/job_status.h"
+#include "bench/launch.h"
+#include "bench/resume.h"
+#include "bench/session.h"
+#include "collectives/launcher.h"
+#include "core/log.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+
+// A version-4 UUID (RFC 4122, section 4.4).
+static ptb_status make_uuid(char uuid[37])
+{
+    unsigned char b[16];
+    if (getrandom(b, sizeof b, 0) != sizeof b) {
+        ptb_error("no random numbers for the run's name: %s", strerror(errno));
+        return PTB_SYSTEM;
+    }
+    b[6] = (unsigned char)((b[6] & 0x0f) | 0x40);
+    b[8] = (unsigned char)((b[8] & 0x3f) | 0x80);
+    snprintf(uuid, 37, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
+             b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    return PTB_OK;
+}
+
+// What the launching process left in the environment; taken out of it, since it would make equal environments
+// differ.
+typedef struct {
+    char uuid[37], launcher[512], status_path[4096];
+    int64_t repetition, columns;
+    bool launched_by_us, resume, terminal;
+} inherited;
+
+static void take(const char *name, char *out, size_t size)
+{
+    const char *value = getenv(name);
+    snprintf(out, size, "%s", value ? value : "");
+    unsetenv(name);
+}
+
+static void take_inherited(inherited *from)
+{
+    char number[32];
+    memset(from, 0, sizeof *from);
+    take(PTB_ENV_UUID, from->uuid, sizeof from->uuid);
+    take(PTB_ENV_LAUNCHER, from->launcher, sizeof from->launcher);
+    take(PTB_ENV_STATUS, from->status_path, sizeof from->status_path);
+    take(PTB_ENV_REPETITION, number, sizeof number);
+    ptb_text_parse_int(number, &from->repetition);
+    take(PTB_ENV_COLUMNS, number, sizeof number);
+    from->terminal = ptb_text_parse_int(number, &from->columns);
+    take(PTB_ENV_RESUME, number, sizeof number);
+    from->resume = *number;
+    from->launched_by_us = *from->uuid;
+}
+
+static ptb_status run_as_rank(const ptb_plan *plan, ptb_run_origin *origin, const ptb_launcher *launcher,
+                              const inherited *from)
+{
+    if (!from->launched_by_us && plan->run.repeat > 1) {
+        if (launcher->rank <= 0)
+            ptb_error("--repeat needs ptbench to start the ranks itself, since each repetition is a fresh "
+                      "set of processes; "
+                      "under %s, start it several times",
+                      launcher->name);
+        return PTB_USAGE;
+    }
+    if (!from->launched_by_us && plan->run.np && launcher->size && plan->run.np != launcher->size &&
+        launcher->rank <= 0)
+        ptb_warn("--np %lld is ignored: %s has started %d ranks", (long long)plan->run.np, launcher->name,
+                 launcher->size);
+    // When the process that looks after this rank dies, the rank must not stay behind.
+    if (from->launched_by_us)
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    origin->repetition = (int)from->repetition;
+    origin->terminal = from->terminal;
+    origin->columns = (int)from->columns;
+    origin->launcher = *from->launcher ? from->launcher : launcher->name;
+    if (launcher->rank == 0)
+        ptb_job_status_started(from->status_path);
+    ptb_status status = ptb_session_run(plan, origin);
+    if (launcher->rank == 0)
+        ptb_job_status_ended(from->status_path, ptb_status_exit_code(status));
+    return status;
+}
+
+// Replaces the command line by that of the stored run when --resume is given.
+static ptb_status take_up(ptb_run_origin *origin, const char *word, char uuid[37], char ***owned)
+{
+    ptb_run_options run;
+    PTB_TRY(ptb_run_options_parse(origin->argc, origin->argv, origin->first, &run));
+    char stored[37];
+    ptb_status status = ptb_resume_arguments(ptb_command_database(run.db), word, origin->argc, origin->argv,
+                                             origin->first, stored, &origin->argc, owned);
+    ptb_run_options_release(&run);
+    if (status != PTB_OK)
+        return status;
+    snprintf(uuid, 37, "%s", stored);
+    origin->argv = *owned;
+    origin->first = 2;
+    origin->resume = true;
+    return PTB_OK;
+}
+
+static ptb_status run(const ptb_command_env *env, const void *config, const char *const *words, size_t count)
+{
+    (void)config, (void)words, (void)count;
+    ptb_launcher launcher;
+    inherited from;
+    char uuid[37] = "";
+    char **owned = NULL;
+    ptb_plan *plan = NULL;
+    ptb_run_origin origin = {.argc = env->argc, .argv = env->argv, .first = env->first, .uuid = uuid};
+    PTB_TRY(ptb_launcher_detect(&launcher));
+    take_inherited(&from);
+    // All ranks find the same mistakes; one of them says so.
+    if (launcher.launched && launcher.rank > 0)
+        ptb_log_set_level((ptb_log_level)-1);
+    ptb_status status = PTB_OK;
+    const char *word = ptb_plan_resume_word(env->argc, env->argv, env->first);
+    if (from.launched_by_us) {
+        snprintf(uuid, sizeof uuid, "%s", from.uuid);
+        origin.resume = from.resume;
+    } else {
+        status = word ? take_up(&origin, word, uuid, &owned) : make_uuid(uuid);
+    }
+    if (status == PTB_OK)
+        status = ptb_plan_make(origin.argc, origin.argv, origin.first, &plan);
+    ptb_log_set_level(PTB_LOG_INFO);
+    if (status == PTB_OK)
+        status = launcher.launched ? run_as_rank(plan, &origin, &launcher, &from) : ptb_launch(plan, &origin);
+    ptb_plan_free(plan);
+    ptb_launch_free_arguments(owned);
+    return status;
+}
+
+static const ptb_command run_command = {
+    .plugin = {"run", "measure: run a suite or benchmarks and store the results"},
+    .usage = "[SUITE|FILE.ini|BENCH...]",
+    .about = "Runs the cases of a suite or of the benchmarks named, on one rank for each core, and stores "
+             "every sample. "
+             "Outside a launcher it starts itself under mpirun; under mpirun or srun it joins the job. "
+             "Options of the "
+             "command line win over those of a suite.",
+    .opts = ptb_run_opts,
+    .opt_count = PTB_RUN_OPT_COUNT,
+    .parses_itself = true,
+    .run = run,
+};
+PTB_REGISTER(PTB_KIND_COMMAND, run_command);

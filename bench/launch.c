@@ -1,0 +1,379 @@
+// The process that starts mpirun. mpirun runs in a process group of its own, so that Ctrl-C reaches only this
+// process, which passes it on as SIGUSR1 (Open MPI forwards that to the ranks): the ranks agree to stop and
+// everything finished is stored.
+#include "bench/launch.h"
+
+#include "bench/command.h"
+#include "bench/job_status.h"
+#include "bench/relay.h"
+#include "collectives/world.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/topology.h"
+#include "results/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+// After a rank is known to be gone, mpirun gets so long to end the others; after a second Ctrl-C, so long to
+// end itself.
+static const double lost_grace_s = 15, kill_grace_s = 5;
+
+typedef struct {
+    const ptb_plan *plan;
+    const ptb_run_origin *origin;
+    char **arguments; // of mpirun, with this program and its own
+    char status_path[PATH_MAX];
+    pid_t child; // mpirun, leader of its group
+    int errors;  // what mpirun writes to standard error
+    int signals; // signalfd
+    int interrupts;
+    int64_t kill_at_ns; // 0: not yet
+    ptb_relay relay;
+} launch;
+
+// ---- starting
+
+// Runs in the child between fork and exec.
+static void become_mpirun(const launch *l, int errors)
+{
+    sigset_t none;
+    int nothing = open("/dev/null", O_RDONLY);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (nothing >= 0)
+        dup2(nothing, STDIN_FILENO);
+    dup2(errors, STDERR_FILENO);
+    signal(SIGPIPE, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    execv(l->arguments[0], l->arguments);
+    dprintf(STDERR_FILENO, "ptbench: error: %s cannot be run: %s\n", l->arguments[0], strerror(errno));
+    _exit(127);
+}
+
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+// The environment is inherited by mpirun and the ranks on this host; -x carries it to others.
+static void set_environment(const launch *l, int repetition)
+{
+    struct winsize size;
+    setenv(PTB_ENV_UUID, l->origin->uuid, 1);
+    set_number(PTB_ENV_REPETITION, repetition);
+    setenv(PTB_ENV_STATUS, l->status_path, 1);
+    if (l->origin->resume)
+        setenv(PTB_ENV_RESUME, "1", 1);
+    if (isatty(STDERR_FILENO))
+        set_number(PTB_ENV_COLUMNS,
+                   ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80);
+}
+
+static ptb_status start(launch *l)
+{
+    int ends[2];
+    fflush(NULL);
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        ptb_error("a pipe for mpirun cannot be made: %s", strerror(errno));
+        return PTB_SYSTEM;
+    }
+    l->child = fork();
+    if (l->child == 0)
+        become_mpirun(l, ends[1]);
+    close(ends[1]);
+    if (l->child < 0) {
+        ptb_error("mpirun cannot be started: %s", strerror(errno));
+        close(ends[0]);
+        return PTB_SYSTEM;
+    }
+    setpgid(l->child, l->child); // in both processes, whichever comes first
+    l->errors = ends[0];
+    return PTB_OK;
+}
+
+// ---- looking after it
+
+static void write_all(const ptb_text *text)
+{
+    const char *at = ptb_text_string(text);
+    for (size_t left = text->length; left > 0;) {
+        ssize_t wrote = write(STDERR_FILENO, at, left);
+        if (wrote < 0 && errno != EINTR)
+            return;
+        at += wrote > 0 ? wrote : 0;
+        left -= wrote > 0 ? (size_t)wrote : 0;
+    }
+}
+
+// False at the end of the stream.
+static bool pass_errors_on(launch *l)
+{
+    char bytes[4096];
+    ssize_t count = read(l->errors, bytes, sizeof bytes);
+    if (count < 0 && errno == EINTR)
+        return true;
+    ptb_text out = PTB_TEXT_INIT;
+    if (count > 0)
+        ptb_relay_feed(&l->relay, bytes, (size_t)count, &out);
+    else
+        ptb_relay_end(&l->relay, &out);
+    write_all(&out);
+    ptb_text_release(&out);
+    return count > 0;
+}
+
+static void kill_later(launch *l, double seconds)
+{
+    int64_t at_ns = ptb_clock_ns() + (int64_t)(seconds * 1e9);
+    if (!l->kill_at_ns || at_ns < l->kill_at_ns)
+        l->kill_at_ns = at_ns;
+}
+
+static void take_signal(launch *l)
+{
+    struct signalfd_siginfo info;
+    if (read(l->signals, &info, sizeof info) != sizeof info || info.ssi_signo == SIGCHLD)
+        return;
+    if (++l->interrupts == 1) {
+        ptb_info("stopping: the case in flight is dropped, finished ones are kept; once more to kill");
+        kill(l->child, SIGUSR1);
+        return;
+    }
+    ptb_warn("killing all ranks");
+    kill(-l->child, SIGTERM);
+    kill_later(l, kill_grace_s);
+}
+
+// Until mpirun has ended. Returns its wait status.
+static int look_after(launch *l)
+{
+    int status = 0;
+    bool reading = true;
+    for (;;) {
+        struct pollfd events[] = {{.fd = l->signals, .events = POLLIN},
+                                  {.fd = reading ? l->errors : -1, .events = POLLIN}};
+        poll(events, 2, 200);
+        if (events[0].revents)
+            take_signal(l);
+        if (reading && events[1].revents)
+            reading = pass_errors_on(l);
+        if (l->relay.lost_rank >= 0)
+            kill_later(l, lost_grace_s);
+        if (l->kill_at_ns && ptb_clock_ns() >= l->kill_at_ns)
+            kill(-l->child, SIGKILL);
+        if (waitpid(l->child, &status, WNOHANG) == l->child)
+            break;
+    }
+    // What was still in the pipe; a rank that outlives mpirun for a moment may hold it open.
+    struct pollfd rest = {.fd = l->errors, .events = POLLIN};
+    while (reading && poll(&rest, 1, 500) == 1)
+        reading = pass_errors_on(l);
+    ptb_text out = PTB_TEXT_INIT;
+    ptb_relay_end(&l->relay, &out);
+    write_all(&out);
+    ptb_text_release(&out);
+    close(l->errors);
+    return status;
+}
+
+// ---- what came of it
+
+static ptb_status status_of_code(int code)
+{
+    static const ptb_status statuses[] = {PTB_OK,         PTB_WRONG, PTB_USAGE, PTB_UNSUPPORTED,
+                                          PTB_NO_VERDICT, PTB_LOST,  PTB_STORE};
+    return code >= 0 && code < (int)(sizeof statuses / sizeof *statuses) ? statuses[code] : PTB_LOST;
+}
+
+// Rank 0 may not have had the time: a run that is still "running" gets its end.
+static void mark_run(const launch *l, const char *state, const char *reason)
+{
+    const char *path = ptb_command_database(l->plan->run.db);
+    ptb_store *store = NULL;
+    ptb_table *table = NULL;
+    bool is_running = false;
+    int64_t run = 0;
+    if (access(path, R_OK | W_OK) != 0 || ptb_store_open(path, PTB_STORE_READ, &store) != PTB_OK)
+        return;
+    const char *const args[] = {l->origin->uuid};
+    if (ptb_store_query(store, "SELECT id FROM run WHERE uuid = ?1 AND state = 'running'", args, 1, &table) ==
+        PTB_OK) {
+        is_running = table->rows == 1;
+        run = is_running ? (int64_t)ptb_table_number(table, 0, 0) : 0;
+        ptb_table_free(table);
+    }
+    ptb_store_close(store);
+    if (!is_running || ptb_store_open(path, PTB_STORE_WRITE, &store) != PTB_OK)
+        return;
+    ptb_store_finish_run(store, run, state, reason);
+    ptb_store_close(store);
+}
+
+static void say_how_to_resume(const launch *l)
+{
+    const char *db = l->plan->run.db;
+    ptb_info("finished cases are in %s. To run only what is missing: ptbench run --resume %.8s%s%s",
+             ptb_command_database(db), l->origin->uuid, db && *db ? " --db " : "", db && *db ? db : "");
+}
+
+static ptb_status report_loss(launch *l, int wait_status)
+{
+    char reason[256];
+    const ptb_relay *relay = &l->relay;
+    if (relay->lost_rank >= 0 && relay->lost_signal)
+        snprintf(reason, sizeof reason, "rank %d%s%s was ended by signal %d (%s)", relay->lost_rank,
+                 *relay->lost_host ? " on " : "", relay->lost_host, relay->lost_signal,
+                 strsignal(relay->lost_signal));
+    else if (relay->lost_rank >= 0)
+        snprintf(reason, sizeof reason, "rank %d%s%s ended early", relay->lost_rank,
+                 *relay->lost_host ? " on " : "", relay->lost_host);
+    else if (WIFSIGNALED(wait_status))
+        snprintf(reason, sizeof reason, "mpirun was ended by signal %d (%s)", WTERMSIG(wait_status),
+                 strsignal(WTERMSIG(wait_status)));
+    else
+        snprintf(reason, sizeof reason, "the ranks ended early with exit code %d", WEXITSTATUS(wait_status));
+    bool interrupted = l->interrupts > 0;
+    if (!interrupted)
+        ptb_error("%s; the other ranks were stopped", reason);
+    mark_run(l, interrupted ? "interrupted" : "failed", interrupted ? "stopped on request" : reason);
+    if (!l->plan->run.dry_run)
+        say_how_to_resume(l);
+    return interrupted ? PTB_INTERRUPTED : PTB_LOST;
+}
+
+static ptb_status judge(launch *l, int wait_status)
+{
+    int code = 0;
+    ptb_job_state state = ptb_job_status_read(l->status_path, &code);
+    bool exited = WIFEXITED(wait_status);
+    if (state == PTB_JOB_ENDED) {
+        ptb_status status = status_of_code(code);
+        return status == PTB_LOST && l->interrupts ? PTB_INTERRUPTED : status;
+    }
+    bool elsewhere =
+        (l->plan->run.hosts && *l->plan->run.hosts) || (l->plan->run.hostfile && *l->plan->run.hostfile);
+    if (state == PTB_JOB_NOT_STARTED && elsewhere && exited && WEXITSTATUS(wait_status) <= 6 &&
+        l->relay.lost_rank < 0)
+        return status_of_code(WEXITSTATUS(wait_status));
+    if (state == PTB_JOB_NOT_STARTED && exited && !l->interrupts && l->relay.lost_rank < 0) {
+        ptb_error("mpirun ended with exit code %d before the ranks had started; its message is above. "
+                  "`ptbench doctor` "
+                  "looks for the cause",
+                  WEXITSTATUS(wait_status));
+        return PTB_UNSUPPORTED;
+    }
+    return report_loss(l, wait_status);
+}
+
+// ---- a run
+
+static int count_cores(void)
+{
+    ptb_topology topology;
+    int cpus = ptb_topology_allowed_cpus(), quota = ptb_world_cgroup_cpus();
+    // Hardware threads of one core share what is measured: one rank a core.
+    if (ptb_topology_read(&topology) == PTB_OK && topology.threads > topology.cores && topology.cores > 0)
+        cpus = cpus * topology.cores / topology.threads;
+    if (quota > 0 && quota < cpus)
+        cpus = quota;
+    return cpus > 0 ? cpus : 1;
+}
+
+static ptb_status append_program(launch *l)
+{
+    char program[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    size_t count = 0, own = (size_t)(l->origin->argc - l->origin->first);
+    if (length <= 0) {
+        ptb_error("/proc/self/exe cannot be read: %s", strerror(errno));
+        return PTB_SYSTEM;
+    }
+    program[length] = '\0';
+    while (l->arguments[count])
+        count++;
+    char **larger = realloc(l->arguments, (count + own + 3) * sizeof *larger);
+    if (!larger)
+        return PTB_NO_MEMORY;
+    l->arguments = larger;
+    l->arguments[count++] = strdup(program);
+    l->arguments[count++] = strdup("run");
+    for (size_t i = 0; i < own; i++)
+        l->arguments[count++] = strdup(l->origin->argv[(size_t)l->origin->first + i]);
+    l->arguments[count] = NULL;
+    return PTB_OK;
+}
+
+static ptb_status prepare(launch *l)
+{
+    char mpirun[PATH_MAX], how[512];
+    const ptb_run_options *run = &l->plan->run;
+    if (!ptb_launch_find_mpirun(mpirun, sizeof mpirun)) {
+        ptb_error("there is no mpirun on PATH. Install Open MPI: `apt-get install openmpi-bin` on Debian and "
+                  "Ubuntu, "
+                  "`dnf install openmpi` (then `module load mpi`) on RHEL and Fedora; or start the ranks "
+                  "through srun");
+        return PTB_UNSUPPORTED;
+    }
+    int cores = count_cores();
+    bool elsewhere = (run->hosts && *run->hosts) || (run->hostfile && *run->hostfile);
+    int np = run->np ? (int)run->np : elsewhere ? 0 : cores;
+    PTB_TRY(ptb_launch_arguments(run, mpirun, np, cores, &l->arguments, how, sizeof how));
+    setenv(PTB_ENV_LAUNCHER, how, 1);
+    PTB_TRY(append_program(l));
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    l->signals = signalfd(-1, &set, SFD_CLOEXEC);
+    if (l->signals < 0) {
+        ptb_error("signals cannot be watched: %s", strerror(errno));
+        return PTB_SYSTEM;
+    }
+    return ptb_job_status_new(l->status_path, sizeof l->status_path);
+}
+
+static ptb_status run_once(launch *l, int repetition)
+{
+    ptb_job_status_clear(l->status_path);
+    set_environment(l, repetition);
+    ptb_relay_init(&l->relay);
+    l->kill_at_ns = 0;
+    ptb_status status = start(l);
+    if (status == PTB_OK)
+        status = judge(l, look_after(l));
+    ptb_relay_release(&l->relay);
+    return status;
+}
+
+ptb_status ptb_launch(const ptb_plan *plan, const ptb_run_origin *origin)
+{
+    launch l = {.plan = plan, .origin = origin, .signals = -1};
+    ptb_status status = prepare(&l);
+    int64_t repeats = plan->run.dry_run ? 1 : plan->run.repeat;
+    for (int64_t r = 0; r < repeats && status == PTB_OK; r++)
+        status = run_once(&l, (int)r);
+    if (*l.status_path)
+        ptb_job_status_remove(l.status_path);
+    if (l.signals >= 0)
+        close(l.signals);
+    ptb_launch_free_arguments(l.arguments);
+    return status;
+}
