@@ -86,7 +86,6 @@ const ptb_opt ptb_measure_opts[] = {
     {.name = "ranks",
      .type = PTB_OPT_LIST,
      .offset = FIELD(ranks),
-     .def = "",
      .metavar = "LIST",
      .help = "Numbers of active ranks to sweep, as 1,2,4; the others sleep meanwhile. Empty: all ranks"},
     {.name = "timeout",

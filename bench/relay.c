@@ -68,9 +68,12 @@ static void close_box(ptb_relay *relay, const char *ruler, ptb_text *out)
 static void take_line(ptb_relay *relay, ptb_text *out)
 {
     const char *line = ptb_text_string(&relay->line);
+    bool is_noise = strncmp(line, "mpirun: Forwarding signal", 25) == 0;
     learn(relay, line); // also when a ruler went by unseen behind a progress line
     if (relay->line_is_out) {
         ptb_text_append(out, line);
+    } else if (is_noise) {
+        ; // we have sent the signal
     } else if (is_ruler(line)) {
         if (relay->in_box) {
             close_box(relay, line, out);
@@ -95,9 +98,10 @@ void ptb_relay_feed(ptb_relay *relay, const char *bytes, size_t count, ptb_text 
         if (bytes[i] == '\n')
             take_line(relay, out);
     }
-    // The progress line has no end; only what may become a ruler is worth waiting for.
+    // The progress line has no end; only what may become a ruler or a word of
+    // mpirun is worth waiting for.
     const char *line = ptb_text_string(&relay->line);
-    if (!relay->in_box && *line && *line != '-') {
+    if (!relay->in_box && *line && *line != '-' && *line != 'm') {
         ptb_text_append(out, line);
         ptb_text_clear(&relay->line);
         relay->line_is_out = true;

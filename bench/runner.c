@@ -351,8 +351,13 @@ ptb_status ptb_runner_case(ptb_runner *runner, ptb_bench_run *run, const ptb_cas
         status = run_prepared(runner, run, c, result);
     else if (status != PTB_LOST)
         status = set_ended(runner, status, reason, result);
-    if (runner->bench->finish)
-        runner->bench->finish(run);
     result->elapsed_s = (double)(ptb_clock_ns() - begin_ns) * 1e-9;
     return status;
+}
+
+void ptb_runner_end(ptb_runner *runner, ptb_bench_run *run, const ptb_case *c)
+{
+    bool was_prepared = !*c->skip;
+    if (was_prepared && runner->bench->finish)
+        runner->bench->finish(run);
 }

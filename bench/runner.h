@@ -49,9 +49,11 @@ ptb_status ptb_runner_new(const ptb_runner_env *env, const ptb_measure *measure,
                           ptb_runner **runner);
 void ptb_runner_free(ptb_runner *runner);
 // Collective. OK also for cases that are wrong, skipped or failed (see state); INTERRUPTED when the ranks
-// agreed to stop, after which the case is as if it had not begun; LOST when a rank is gone.
+// agreed to stop, after which the case is as if it had not begun; LOST when a rank is gone. The case's series
+// stay valid until ptb_runner_end, which has to follow on all ranks unless one is lost.
 ptb_status ptb_runner_case(ptb_runner *runner, ptb_bench_run *run, const ptb_case *c,
                            ptb_case_result *result);
+void ptb_runner_end(ptb_runner *runner, ptb_bench_run *run, const ptb_case *c);
 // Seconds that the case will about take, from its estimate_s; for plans and progress, no promise.
 double ptb_runner_estimate_s(const ptb_measure *measure, const ptb_bench *bench, const ptb_case *c);
 

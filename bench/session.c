@@ -83,9 +83,10 @@ static void describe_outcome(const ptb_case_result *result, char *out, size_t si
     }
     char time[32], better[64] = "";
     ptb_text_format_ns(result->time_ns.median, time, sizeof time);
-    for (size_t i = 0; i < result->metrics.count && !*better; i++) {
+    for (size_t i = 0; i < result->metrics.count; i++) {
         const ptb_metric *m = &result->metrics.items[i];
-        if (m->better == PTB_HIGHER_IS_BETTER && isfinite(m->value))
+        bool is_bus = strcmp(m->name, "busbw") == 0;
+        if (m->better == PTB_HIGHER_IS_BETTER && isfinite(m->value) && (is_bus || !*better))
             snprintf(better, sizeof better, ", %s %.4g %s", m->name, m->value, m->unit);
     }
     double ci = ptb_stats_relative_ci(&result->time_ns);
@@ -152,6 +153,24 @@ static void complete_case(const ptb_part *part, const ptb_world *active, ptb_cas
     ptb_case_key(part->bench->plugin.name, c, key);
 }
 
+// On the progress line a case is named by what is not the benchmark's default; the store has the whole key.
+static void show_case(session *s, const ptb_part *part, const ptb_case *c, double estimate_s)
+{
+    ptb_text label = PTB_TEXT_INIT;
+    ptb_opt_set set = ptb_part_bench_set(part);
+    ptb_text_append(&label, part->bench->plugin.name);
+    for (size_t i = 0; i < c->params.count; i++) {
+        const ptb_param *p = &c->params.items[i];
+        const ptb_opt *opt = ptb_opts_find(&set, p->name);
+        bool is_default = opt && opt->def && strcmp(opt->def, p->value) == 0;
+        bool is_said_twice = strcmp(p->name, "count") == 0 && ptb_params_get(&c->params, "bytes");
+        if (!is_default && !is_said_twice)
+            ptb_text_printf(&label, " %s=%s", p->name, p->value);
+    }
+    ptb_progress_begin(&s->progress, ptb_text_string(&label), estimate_s);
+    ptb_text_release(&label);
+}
+
 static ptb_status run_case(session *s, const ptb_part *part, ptb_runner *runner, const ptb_runner_env *env,
                            ptb_bench_run *run, const ptb_case *c, const char *key)
 {
@@ -160,7 +179,7 @@ static ptb_status run_case(session *s, const ptb_part *part, ptb_runner *runner,
     ptb_case_result *result = malloc(sizeof *result); // too large for a stack of a tested thread
     PTB_TRY(ptb_world_agree(env->world, result ? PTB_OK : PTB_NO_MEMORY));
     if (is_root(s))
-        ptb_progress_begin(&s->progress, key, estimate_s);
+        show_case(s, part, c, estimate_s);
     ptb_watch_begin(s->watch, key, timeout_s);
     ptb_status status = ptb_runner_case(runner, run, c, result);
     if (status == PTB_OK) {
@@ -174,6 +193,8 @@ static ptb_status run_case(session *s, const ptb_part *part, ptb_runner *runner,
                                  key, c, result, part->measure.trace ? env->trace : NULL);
     }
     free(result);
+    if (status != PTB_LOST)
+        ptb_runner_end(runner, run, c);
     return status;
 }
 
@@ -234,7 +255,7 @@ static ptb_status run_active(session *s, const ptb_part *part, ptb_world *active
         status = ptb_world_agree(active, part->bench->open(&bench_env, part->config, &run));
     if (status == PTB_OK)
         status = run_cases(s, part, &env, runner, run);
-    if (run)
+    if (run && status != PTB_LOST) // with a rank gone the job is about to be ended; closing could wait for it
         part->bench->close(run);
     ptb_runner_free(runner);
     ptb_trace_free(trace);
