@@ -99,12 +99,17 @@ ptb_status ptb_host_run_attention(void *arg)
     const ptb_attention *a = arg;
     const ptb_attention_shape *s = &a->shape;
     int failed = PTB_OK;
-#pragma omp parallel for schedule(static) collapse(2) reduction(max : failed)
+#pragma omp parallel for schedule(static) collapse(2)
     for (size_t b = 0; b < s->batch; b++)
         for (size_t h = 0; h < s->heads; h++) {
             float *scratch = s->workspace + (size_t)omp_get_thread_num() * scratch_floats(s);
-            for (size_t first = 0; first < s->query_length && failed == PTB_OK; first += PANEL)
-                failed = (int)forward_panel(a, b, h, first, scratch);
+            ptb_status status = PTB_OK;
+            for (size_t first = 0; first < s->query_length && status == PTB_OK; first += PANEL)
+                status = forward_panel(a, b, h, first, scratch);
+            if (status != PTB_OK) {
+#pragma omp atomic write
+                failed = (int)status;
+            }
         }
     return (ptb_status)failed;
 }
@@ -178,7 +183,7 @@ ptb_status ptb_host_run_attention_gradient(void *arg)
     const ptb_attention_gradient *a = arg;
     const ptb_attention_shape *s = &a->shape;
     int failed = PTB_OK;
-#pragma omp parallel for schedule(static) collapse(2) reduction(max : failed)
+#pragma omp parallel for schedule(static) collapse(2)
     for (size_t b = 0; b < s->batch; b++)
         for (size_t h = 0; h < s->heads; h++) {
             float *scratch = s->workspace + (size_t)omp_get_thread_num() * scratch_floats(s);
@@ -189,8 +194,13 @@ ptb_status ptb_host_run_attention_gradient(void *arg)
                 clear_rows(a->d_key + k, s->key_length, s->key_stride, s->head_width);
                 clear_rows(a->d_value + k, s->key_length, s->key_stride, s->head_width);
             }
-            for (size_t first = 0; first < s->query_length && failed == PTB_OK; first += PANEL)
-                failed = (int)backward_panel(a, b, h, first, scratch);
+            ptb_status status = PTB_OK;
+            for (size_t first = 0; first < s->query_length && status == PTB_OK; first += PANEL)
+                status = backward_panel(a, b, h, first, scratch);
+            if (status != PTB_OK) {
+#pragma omp atomic write
+                failed = (int)status;
+            }
         }
     return (ptb_status)failed;
 }
