@@ -348,7 +348,7 @@ static ptb_status step_metrics(ptb_bench_run *run, const ptb_timing *timing, ptb
                     "all weights, embeddings included, a tied head once");
     ptb_metrics_add(metrics, "comm_volume", t->steps ? t->data->wire_bytes / (double)t->steps : NAN, "bytes",
                     PTB_LOWER_IS_BETTER,
-                    "per rank and step: sum over collectives of S x bus factor (ring-equivalent)");
+                    "per rank and step: sum over gradient collectives of S x bus factor (ring-equivalent)");
     ptb_metrics_add(metrics, "loss_first", t->steps ? t->losses[0] : NAN, "nats", PTB_NEUTRAL,
                     "mean cross-entropy per token of step 0's global batch");
     ptb_metrics_add(metrics, "loss_last", t->steps ? t->losses[t->steps - 1] : NAN, "nats",
@@ -361,6 +361,8 @@ static void step_facts(ptb_bench_run *run, ptb_params *facts)
 {
     ptb_params_set(facts, "device", "%s", run->trainer->device->description);
     ptb_params_set(facts, "steps", "%" PRIu64, run->trainer->steps);
+    ptb_params_set(facts, "parameters_hash", "%016" PRIx64,
+                   run->trainer->data->ops->hash(run->trainer->data));
     run->trainer->data->ops->describe(run->trainer->data, facts);
 }
 

@@ -239,7 +239,7 @@ static ptb_status forward(ptb_trainer *t)
     return PTB_OK;
 }
 
-// The mean loss of the global batch, on its way while backward computes.
+// The mean loss of the global batch; with overlap on its way while backward computes.
 static ptb_status reduce_loss(ptb_trainer *t)
 {
     PTB_TRY(ptb_event_record(t->loss_ready, t->compute));
@@ -296,8 +296,11 @@ ptb_status ptb_trainer_step(ptb_trainer *t)
     PTB_TRY(t->data->ops->begin_step(t->data, t->steps));
     PTB_TRY(copy_batch(t));
     PTB_TRY(forward(t));
-    PTB_TRY(reduce_loss(t));
+    if (t->config.overlap)
+        PTB_TRY(reduce_loss(t));
     PTB_TRY(backward(t));
+    if (!t->config.overlap)
+        PTB_TRY(reduce_loss(t));
     PTB_TRY(t->data->ops->optimize(t->data));
     input.begin_ns = ptb_clock_ns();
     fetch_batch(t, t->steps + 1); // while the streams work

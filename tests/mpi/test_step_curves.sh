@@ -1,0 +1,100 @@
+# Training over real processes: 1, 2 and 4 ranks with the same global batch give the same losses up to rounding and
+# equal parameters on all ranks; overlap changes no bit; communication has the volume of the closed form; a rank whose
+# gradients are not reduced is noticed; what cannot be divided is refused.
+set -u
+helper=$PTB_TESTBIN/mpi_helper_step
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export ASAN_OPTIONS=detect_leaks=0
+small="--layers 2 --hidden 32 --heads 2 --sequence 16 --vocab 64 --bucket 16K --lr 0.003"
+
+fail() {
+    echo "FAILED: $*"
+    exit 1
+}
+# run NAME RANKS OPTIONS...: output in $work/NAME; what the program says on standard error too
+run() {
+    name=$1 ranks=$2
+    shift 2
+    timeout 120 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -np "$ranks" \
+        "$helper" "$@" >"$work/$name" 2>&1
+}
+value() { # value NAME KIND KEY
+    awk -v kind="$2" -v key="$3" '$1 == kind && $2 == key { print $3 }' "$work/$1"
+}
+# Largest relative difference of the losses of two runs; "bad" unless both have 20 finite ones.
+difference() {
+    awk '$1 == "loss" && FNR == NR { first[$2] = $3; n++ }
+         $1 == "loss" && FNR != NR { m++; d = ($3 - first[$2]) / first[$2]; if (d < 0) d = -d; if (d > most) most = d
+                                     if (!($3 + 0 > 0)) bad = 1 }
+         END { if (n != 20 || m != 20 || bad) print "bad"; else printf "%.3g\n", most }' "$work/$1" "$work/$2"
+}
+close_to() { # close_to A B LIMIT
+    d=$(difference "$1" "$2")
+    [ "$d" != bad ] || fail "$1 and $2 do not have 20 losses each: $(cat "$work/$1" "$work/$2")"
+    awk -v d="$d" -v limit="$3" 'BEGIN { exit !(d < limit) }'
+}
+
+for n in 1 2 4; do
+    run ranks$n $n $small || fail "$n ranks: $(cat "$work/ranks$n")"
+    [ "$(value ranks$n verdict 22)" = 0 ] || fail "$n ranks: $(grep verdict "$work/ranks$n")"
+    [ "$(value ranks$n fact buckets)" = 7 ] || fail "$n ranks: 112128 bytes are 7 buckets of 16 KiB at most"
+    # Parameters are not padded in this shape: a ring sends 2 (n - 1) / n of 4 bytes each.
+    wanted=$(awk -v n=$n -v p="$(value ranks$n metric parameters)" 'BEGIN { print 2 * (n - 1) / n * 4 * p }')
+    [ "$(value ranks$n metric comm_volume)" = "$wanted" ] || fail "$n ranks: volume $(value ranks$n metric comm_volume)"
+done
+for n in 2 4; do
+    close_to ranks1 ranks$n 1e-5 || fail "losses of 1 and $n ranks differ by $(difference ranks1 ranks$n)"
+    echo "1 and $n ranks: losses within $(difference ranks1 ranks$n)"
+done
+awk '$1 == "loss" && $2 == 0 { exit !($3 > 4.0 && $3 < 4.3) }' "$work/ranks1" || fail "does not begin near ln 64 = 4.16"
+
+# Overlap, threads of the kernels and the size of buckets change no bit; only when they reduce.
+for options in "--no-overlap" "--threads 2" "--bucket 1M"; do
+    run other 2 $small $options || fail "$options: $(cat "$work/other")"
+    [ "$(difference ranks2 other)" = 0 ] || fail "$options: losses differ by $(difference ranks2 other)"
+    [ "$(value other fact parameters_hash)" = "$(value ranks2 fact parameters_hash)" ] || fail "$options: parameters"
+    case $options in
+    --no-overlap) [ "$(value other metric overlap)" = 0 ] || fail "overlap $(value other metric overlap) without overlap" ;;
+    esac
+done
+[ "$(value ranks1 metric overlap)" = nan ] || fail "overlap of 1 rank is $(value ranks1 metric overlap), not undefined"
+
+# The parts of a step sum to it (medians of parts: nearly).
+awk '$1 == "metric" { v[$2] = $3 }
+     END { sum = v["forward"] + v["backward"] + v["optimizer"] + v["exposed_comm"] + v["input"] + v["other"]
+           step = 8 * 16 / v["tokens_per_s"] * 1000; exit !(sum > 0.3 * step && sum < 3 * step) }' "$work/ranks2" ||
+    fail "parts do not add up: $(cat "$work/ranks2")"
+
+# The plant: with the communicator of the test all is well until rank 1 keeps its own gradients.
+run sound 2 $small --comm faulty || fail "$(cat "$work/sound")"
+[ "$(difference ranks2 sound)" = 0 ] || fail "the test's communicator changes results by itself"
+export HELPER_FAULT=1
+run plant 2 $small --comm faulty || fail "$(cat "$work/plant")"
+unset HELPER_FAULT
+close_to ranks1 plant 1e-5 && fail "a skipped all-reduce leaves the losses as they are"
+grep -q "^verdict 22 1 rank 1's parameters differ from rank 0's after 20 steps" "$work/plant" ||
+    fail "a skipped all-reduce was not noticed: $(grep verdict "$work/plant")"
+
+# Real text.
+run text 2 $small --vocab 256 --data "$PTB_SOURCE/strategies/transformer/model.c" || fail "$(cat "$work/text")"
+[ "$(value text verdict 22)" = 0 ] || fail "text: $(grep verdict "$work/text")"
+
+refused() { # refused PATTERN RANKS OPTIONS...
+    pattern=$1 ranks=$2
+    shift 2
+    run refused "$ranks" "$@"
+    [ $? = 2 ] || fail "$* was not refused with exit code 2: $(cat "$work/refused")"
+    grep -q -- "$pattern" "$work/refused" || fail "$* was refused with: $(cat "$work/refused")"
+}
+refused "--batch 8 does not divide over 3 ranks: 8 = 3 x 2 + 2; use 6 or 9" 3 $small --batch 8
+refused "--heads 3 does not divide --hidden 32" 1 $small --heads 3
+refused "not a regular file" 1 $small --vocab 256 --data /dev/null
+refused "cannot be read" 1 $small --vocab 256 --data "$work/nothing"
+refused "'ddp'" 1 $small --strategy dpp
+refused "'host'" 1 $small --comm hosts
+
+# More than this machine has: skipped with the figure, before anything is allocated.
+run huge 1 --layers 100 --hidden 65536 --heads 64 --batch 1 --sequence 64
+grep -q "^skipped needs .* GB a rank (parameters" "$work/huge" || fail "too large a model: $(cat "$work/huge")"
+echo "all good"
