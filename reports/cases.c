@@ -14,8 +14,7 @@ static const char sql[] = PTB_SQL_CASES
     "root,"
     " CASE WHEN json_extract(c.params, '$.place') IS NOT NULL THEN c.place END AS place,"
     " c.other_params AS other_params,"
-    " CASE WHEN c.ordinal > 0 OR EXISTS (SELECT 1 FROM repetition AS p WHERE p.run_id = c.run_id"
-    " AND p.ordinal > 0) THEN c.ordinal + 1 END AS repetition,"
+    " c.repetition AS repetition,"
     " c.bytes AS bytes, c.count AS count, c.mode AS mode, nullif(c.samples, 0) AS samples, c.batch AS batch,"
     " c.stopped AS stopped, c.median_ns / 1e3 AS median, c.ci_low_ns / 1e3 AS low, c.ci_high_ns / 1e3 AS "
     "high,"
@@ -25,7 +24,7 @@ static const char sql[] = PTB_SQL_CASES
                                              " AS wrong,"
                                              " c.state AS state, c.reason AS reason"
                                              " FROM c WHERE c.bench <> 'step' AND c.state <> 'skipped'"
-                                             " ORDER BY c.run_id, c.bench, c.ranks, c.hosts, c.combine, "
+                                             " ORDER BY c.run_id, c.bench, c.ranks, c.hosts, note, "
                                              "c.comm, c.algo, c.type, c.op, c.root, c.place DESC,"
                                              " c.other_params, c.bytes, c.ordinal, c.id";
 
@@ -70,7 +69,6 @@ static const ptb_report cases = {
     .caption =
         "Every case that ran. Times are per operation; from and to are the 95 % confidence interval of the "
         "median, cv the coefficient of variation of the samples. n/a: not measured or not defined there.",
-    .empty = "No case ran.",
     .table_sql = sql,
     .columns = columns,
     .column_count = sizeof columns / sizeof *columns,

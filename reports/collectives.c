@@ -17,9 +17,7 @@ static const char sql[] =
                  "'') || ', '"
                  " || c.ranks_text || ' on ' || c.hosts_text || coalesce(', ' || nullif(c.other_params, ''), "
                  "'')"
-                 " || CASE WHEN EXISTS (SELECT 1 FROM repetition AS p WHERE p.run_id = c.run_id AND "
-                 "p.ordinal > 0)"
-                 " THEN ', repetition ' || (c.ordinal + 1) ELSE '' END || c.sim AS heading,"
+                 " || coalesce(', repetition ' || c.repetition, '') || c.sim AS heading,"
                  " c.cpus || ', ' || c.mode_text || ', ' || c.combine_text || ', +- is the 95 % interval of "
                  "the median' AS note,"
                  " c.bytes AS bytes, c.count AS count, c.type AS type, nullif(c.op, 'none') AS op, c.root AS "
@@ -54,7 +52,7 @@ static const ptb_report_column columns[] = {
     {.name = "out_spread", .title = "+-", .unit = "%", .over = O, .cell = PTB_CELL_PERCENT},
     {.name = "out_algbw", .title = "algbw", .unit = "GB/s", .over = O, .cell = PTB_CELL_NUMBER, .drop = 3},
     {.name = "out_busbw", .title = "busbw", .unit = "GB/s", .over = O, .cell = PTB_CELL_NUMBER},
-    {.name = "out_wrong", .title = "#wrong", .over = O, .cell = PTB_CELL_INTEGER},
+    {.name = "out_wrong", .title = "#wrong", .over = O, .cell = PTB_CELL_INTEGER, .drop = 1},
     {.name = "in_time", .title = "time", .unit = "us", .over = I, .cell = PTB_CELL_NUMBER, .optional = true},
     {.name = "in_spread", .title = "+-", .unit = "%", .over = I, .cell = PTB_CELL_PERCENT, .optional = true},
     {.name = "in_algbw",
@@ -70,7 +68,7 @@ static const ptb_report_column columns[] = {
      .over = I,
      .cell = PTB_CELL_NUMBER,
      .optional = true},
-    {.name = "in_wrong", .title = "#wrong", .over = I, .cell = PTB_CELL_INTEGER, .optional = true},
+    {.name = "in_wrong", .title = "#wrong", .over = I, .cell = PTB_CELL_INTEGER, .drop = 1, .optional = true},
     {.name = "state", .title = "state", .cell = PTB_CELL_STATE},
 };
 
@@ -79,7 +77,6 @@ static const ptb_report collectives = {
     .order = 30,
     .where = PTB_REPORT_TERMINAL,
     .title = "Collectives",
-    .empty = "No case ran.",
     .table_sql = sql,
     .columns = columns,
     .column_count = sizeof columns / sizeof *columns,

@@ -246,7 +246,7 @@ static void state_conditions(ptb_figure *figure)
         ptb_text_printf(&text, "; %s %s", range, figure->samples_max == 1 ? "sample" : "samples");
     }
     if (isfinite(figure->spread_max))
-        ptb_text_printf(&text, "; widest interval +-%.3g %%", figure->spread_max * 100);
+        ptb_text_printf(&text, "; widest interval \xC2\xB1%.3g %%", figure->spread_max * 100);
     if (figure->repetitions_max > 1)
         ptb_text_printf(&text, "; up to %zu repetitions a point", figure->repetitions_max);
     figure->conditions = copy_text(ptb_text_string(&text));

@@ -6,8 +6,9 @@
 //                  high. BARS: one row a bar, columns: position from the top, the running sums 0, p1, p1+p2,
 //                  ... of its parts, then total, low, high
 //   N, NAMES[N]    curves, or bars, and their names
-//   PARTS, PART[]  BARS: the parts' names
+//   PARTS, PART[]  BARS: the parts' names; after the last, the name of the total
 //   XMIN XMAX YMIN YMAX MOST   ranges over points and intervals, most points in a curve
+//   SUMMAX         BARS: the largest sum of a bar's parts
 //   KEYCOLS, KEYROWS           a layout of the legend that fits the width
 // and what reports/common.gp defines (line styles, the size axis). It sets neither terminal nor title.
 #include "reports/gnuplot.h"
@@ -30,15 +31,15 @@ extern char **environ;
 
 enum { WORKERS = 2, WIDTH = 840, NAME_MAX_CHARS = 96, WRAP_CHARS = 104, PATH_BYTES = 4096 };
 
-// A single-quoted gnuplot string: no escapes, no substitution, '' stands for one quote. Backquotes, which
-// gnuplot would run as a command in a double-quoted string, are written as quotes to be safe twice.
+// A single-quoted gnuplot string: no escapes, no substitution. A quote would end it and a backquote starts a
+// command in other kinds of string, so both become typographic quotes and no text can leave the string.
 static void append_string(ptb_text *out, const char *text, size_t length)
 {
     ptb_text_append(out, "'");
     for (size_t i = 0; i < length && text[i]; i++) {
         char c = text[i];
         if (c == '\'' || c == '`')
-            ptb_text_append(out, "''");
+            ptb_text_append(out, "\xE2\x80\x99");
         else
             ptb_text_append_bytes(out, (unsigned char)c < 0x20 || c == 0x7F ? " " : &c, 1);
     }
@@ -63,10 +64,10 @@ static size_t utf8_width(const char *text)
     return n;
 }
 
-// 'first line'."\n".'second line', broken at blanks.
-static void append_wrapped(ptb_text *out, const char *text)
+// 'first line'."\n".'second line', broken at blanks. Returns the number of lines.
+static size_t append_wrapped(ptb_text *out, const char *text)
 {
-    for (;;) {
+    for (size_t lines = 1;; lines++) {
         size_t length = clip_utf8(text, WRAP_CHARS);
         if (text[length])
             for (size_t i = length; i > length / 2; i--)
@@ -77,7 +78,7 @@ static void append_wrapped(ptb_text *out, const char *text)
         append_string(out, text, length);
         text += length + (text[length] == ' ');
         if (!*text)
-            return;
+            return lines;
         ptb_text_append(out, ".\"\\n\".");
     }
 }
@@ -136,6 +137,8 @@ typedef struct {
     size_t columns, rows;
 } key_layout;
 
+static const char total_name[] = "whole step, median and 95 % interval";
+
 // The legend stands below the plot, where it never covers data; gnuplot does not wrap it by itself.
 static key_layout plan_key(const char *const *names, size_t count)
 {
@@ -150,12 +153,25 @@ static key_layout plan_key(const char *const *names, size_t count)
     return (key_layout){columns, (count + columns - 1) / columns};
 }
 
+// The longest bar: the largest sum of parts of a bar. 0 for curves.
+static double longest_bar(const ptb_figure *figure, size_t parts)
+{
+    double longest = 0;
+    for (size_t c = 0; c < figure->curve_count; c++) {
+        double sum = 0;
+        for (size_t i = 0; figure->curves[c].parts && i < parts; i++)
+            sum += isfinite(figure->curves[c].parts[i]) ? figure->curves[c].parts[i] : 0;
+        longest = fmax(longest, sum);
+    }
+    return longest;
+}
+
 static void append_figure(const ptb_drawing *d, ptb_text *out)
 {
     const ptb_figure *f = d->figure;
     bool bars = d->report->style == PTB_FIGURE_BARS;
     size_t parts = d->report->part_count;
-    const char **names = malloc((f->curve_count + parts + 1) * sizeof *names);
+    const char **names = malloc((f->curve_count + parts + 2) * sizeof *names);
     if (!names)
         abort();
     const char **part_names = names + f->curve_count;
@@ -163,15 +179,17 @@ static void append_figure(const ptb_drawing *d, ptb_text *out)
         names[i] = f->curves[i].name;
     for (size_t i = 0; i < parts; i++)
         part_names[i] = d->report->parts[i].title;
-    key_layout key = bars ? plan_key(part_names, parts) : plan_key(names, f->curve_count);
-    size_t height = (bars ? 110 + 44 * f->curve_count : 400) + 20 * key.rows;
+    part_names[parts] = total_name;
+    key_layout key = bars ? plan_key(part_names, parts + 1) : plan_key(names, f->curve_count);
+    size_t height = (bars ? 90 + 46 * f->curve_count : 400) + 20 * key.rows;
 
     ptb_text_printf(out, "reset\nDATA = '%s.dat'\nN = %zu\nPARTS = %zu\n", d->name, f->curve_count, parts);
     append_names(out, "NAMES", names, f->curve_count);
-    append_names(out, "PART", part_names, parts);
+    append_names(out, "PART", part_names, parts + 1);
     ptb_text_printf(out, "XMIN = %.17g\nXMAX = %.17g\nYMIN = %.17g\nYMAX = %.17g\n", f->x_min, f->x_max,
                     f->y_min, f->y_max);
-    ptb_text_printf(out, "MOST = %zu\nKEYCOLS = %zu\nKEYROWS = %zu\n", f->most_points, key.columns, key.rows);
+    ptb_text_printf(out, "MOST = %zu\nSUMMAX = %.17g\nKEYCOLS = %zu\nKEYROWS = %zu\n", f->most_points,
+                    longest_bar(f, parts), key.columns, key.rows);
     ptb_text_append(out, ptb_gp_common);
     ptb_text_printf(out,
                     "set terminal svg size %d,%zu dynamic noenhanced font 'sans-serif,13' "
@@ -179,15 +197,16 @@ static void append_figure(const ptb_drawing *d, ptb_text *out)
                     WIDTH, height, d->name);
     ptb_text_append(out, d->report->gnuplot);
     // The picture file travels alone, so it carries its title and conditions itself.
-    ptb_text_append(out, "\nset title ");
-    append_wrapped(out, f->title);
+    ptb_text_append(out, "\nset label 1000 ");
+    size_t lines = append_wrapped(out, f->title);
     ptb_text_append(out, ".\"\\n\".");
-    append_wrapped(out, f->conditions);
+    lines += append_wrapped(out, f->conditions);
     ptb_text_printf(out,
-                    "\nset terminal pngcairo size %d,%zu noenhanced font 'sans-serif,13' fontscale 1.5 "
+                    " at screen 0.5, screen 1 center offset 0,-1 textcolor rgb '#2b333b'\nset tmargin %zu\n"
+                    "set terminal pngcairo size %d,%zu noenhanced font 'sans-serif,10' fontscale 1.5 "
                     "linewidth 1.5 pointscale 1.5 background '#ffffff'\nset output '%s.png'\nreplot\n"
                     "set output\n",
-                    WIDTH * 3 / 2, (height + 50) * 3 / 2, d->name);
+                    lines + 1, WIDTH * 3 / 2, (height + 17 * lines) * 3 / 2, d->name);
     free(names);
 }
 

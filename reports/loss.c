@@ -4,12 +4,12 @@
 
 extern const char ptb_gp_loss[];
 
-static const char sql[] = PTB_SQL_CASES
-    " SELECT c.bench || ', ' || " PTB_SQL_MODEL " || c.sim AS figure,"
-    " " PTB_SQL_STEP_SERIES " AS series,"
-    " " PTB_SQL_STEP_CONDITIONS " || " PTB_SQL_SEP " || 'repetition ' || (c.ordinal + 1) AS tokens,"
-    " c.id AS case_id FROM c JOIN series ON series.case_id = c.id AND series.name = 'loss'"
-    " WHERE c.state IN ('ok', 'failed') ORDER BY c.ranks, c.id";
+static const char sql[] =
+    PTB_SQL_CASES " SELECT " PTB_SQL_STEP_HEADING " AS figure,"
+                  " " PTB_SQL_STEP_SERIES " AS series,"
+                  " " PTB_SQL_STEP_CONDITIONS " AS tokens,"
+                  " c.id AS case_id FROM c JOIN series ON series.case_id = c.id AND series.name = 'loss'"
+                  " WHERE c.state IN ('ok', 'failed') ORDER BY c.ranks, c.id";
 
 static const ptb_report loss = {
     .plugin = {"loss", "Training loss against the step"},

@@ -1,4 +1,4 @@
-set xlabel 'step' textcolor rgb '#2b333b'
+set xlabel 'step' offset 0,0.3 textcolor rgb '#2b333b'
 set ylabel 'loss (nats per token)' textcolor rgb '#2b333b'
 set xrange [XMIN == XMAX ? XMIN - 1 : XMIN : XMIN == XMAX ? XMAX + 1 : XMAX]
 YPAD = YMAX == YMIN ? (YMAX == 0 ? 1 : abs(YMAX) * 0.1) : (YMAX - YMIN) * 0.06

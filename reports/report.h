@@ -37,8 +37,8 @@ typedef struct {
 // SQL gets the run ids as a JSON array in ?1 (see PTB_SQL_CASES). Columns are found by name.
 //
 // table_sql: one row a table row. Special columns:
-//   heading  rows that follow each other with the same heading form one table under it
-//   note     shown under the heading (conditions); from the first row
+//   heading  rows that follow each other with the same heading and note form one table under them
+//   note     the conditions that all its rows share
 //   state    "wrong" and "failed" rows stand out
 //   samples  the heading's line states the smallest and the largest number of samples
 //

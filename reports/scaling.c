@@ -11,12 +11,13 @@ extern const char ptb_gp_scaling[];
     PTB_SQL_CASES                                                                                            \
     ", s AS (SELECT c.*, CAST(json_extract(c.params, '$.batch') AS REAL) AS batch_size,"                     \
     " c.bench || ', ' || " PTB_SQL_MODEL " || c.sim AS model,"                                               \
-    " coalesce(json_extract(c.params, '$.strategy'), '') || coalesce(' over ' || c.comm, '') AS how,"        \
+    " coalesce(json_extract(c.params, '$.strategy'), '') || coalesce(' over ' || c.comm, '') || coalesce(' " \
+    "' || c.algo, '') AS how,"                                                                               \
     " 'ptbench ' || c.version || coalesce(', revision ' || nullif(c.revision, ''), '') AS program"           \
     " FROM c WHERE c.state = 'ok' AND c.bench = 'step' AND c.median_ns > 0),"                                \
-    " k AS (SELECT 'strong' AS kind, 'global batch ' || batch_size AS load, * FROM s"                        \
-    " UNION ALL SELECT 'weak', 'batch a rank ' || batch_size / ranks, * FROM s),"                            \
-    " a AS (SELECT kind, replace(load, '.0', '') AS load, model, how, program, cpus, mode_text,"             \
+    " k AS (SELECT 'strong' AS kind, printf('global batch %g', batch_size) AS load, * FROM s"                \
+    " UNION ALL SELECT 'weak', printf('batch a rank %g', batch_size / ranks), * FROM s),"                    \
+    " a AS (SELECT kind, load, model, how, program, cpus, mode_text,"                                        \
     " combine_text, coalesce(other_params, '') AS other, ranks, max(hosts) AS hosts,"                        \
     " avg(median_ns) AS t, min(ci_low_ns) AS low, max(ci_high_ns) AS high, sum(samples) AS samples,"         \
     " count(*) AS cases, group_concat(DISTINCT run_id) AS runs"                                              \

@@ -21,6 +21,10 @@
     "'comm','algo','type','op','place','count','bytes','ranks','root','strategy','layers','hidden','heads'," \
     "'sequence','vocabulary','batch','precision'"
 
+#define PTB_SQL_OTHER_PARAMS                                                                                 \
+    " FROM json_each(bench_case.params) AS p WHERE p.key NOT IN (" PTB_SQL_KNOWN_PARAMS                      \
+    ") AND p.value NOT IN ('none', 'any', 'auto', 'default', ''))"
+
 #define PTB_SQL_PARAM(name) "json_extract(bench_case.params, '$." name "')"
 
 // WITH-clause: table c, one row a case of the runs in ?1, oldest first, with what the reports need.
@@ -50,12 +54,14 @@
                                        " CASE " PTB_SQL_PARAM(                                               \
                                            "place") " WHEN 'in' THEN 'in-place' ELSE 'out-of-place' END AS " \
                                                     "place,"                                                 \
-                                                    " (SELECT group_concat(p.key || ' ' || p.value, ', ') "  \
-                                                    "FROM json_each(bench_case.params) AS p"                 \
-                                                    "  WHERE p.key NOT IN (" PTB_SQL_KNOWN_PARAMS            \
-                                                    ") AND p.value NOT IN ('none', 'any', 'auto', "          \
-                                                    "'default', "                                            \
-                                                    "'')) AS other_params"                                   \
+                                                    " (SELECT group_concat(p.key || ' ' || p.value, ', "     \
+                                                    "')" PTB_SQL_OTHER_PARAMS " AS other_params,"            \
+                                                    " (SELECT group_concat(p.key || ' ' || "                 \
+                                                    "p.value, " PTB_SQL_SEP ")" PTB_SQL_OTHER_PARAMS         \
+                                                    " AS other_tokens,"                                      \
+                                                    " CASE WHEN (SELECT count(*) FROM repetition AS p "      \
+                                                    "WHERE p.run_id = run.id) > 1"                           \
+                                                    " THEN repetition.ordinal + 1 END AS repetition"         \
                                                     " FROM run JOIN repetition ON repetition.run_id = "      \
                                                     "run.id"                                                 \
                                                     " JOIN bench_case ON bench_case.repetition_id = "        \
@@ -90,6 +96,11 @@
                                                                                "|| " PTB_SQL_STEP_PARAM(     \
                                                                                    "precision") ", '')"
 #define PTB_SQL_STEP_SERIES "coalesce(" PTB_SQL_STEP_PARAM("strategy") " || ', ', '') || c.ranks_text"
+// What steps of one table and figure share, and the conditions under which they were measured.
+#define PTB_SQL_STEP_HEADING "c.bench || ', ' || " PTB_SQL_MODEL " || c.sim"
+#define PTB_SQL_STEP_NOTE                                                                                    \
+    "c.cpus || ', ' || c.hosts_text || ', ' || c.mode_text || ', ' || c.combine_text"                        \
+    " || coalesce(', ' || c.other_params, '')"
 // Conditions of a step's case, for `tokens`.
 #define PTB_SQL_STEP_CONDITIONS                                                                              \
     "coalesce('comm ' || c.comm, '') || " PTB_SQL_SEP                                                        \
@@ -100,6 +111,6 @@
 #define PTB_SQL_CONDITIONS                                                                                   \
     "c.run_name || " PTB_SQL_SEP " || c.cpus || " PTB_SQL_SEP " || c.hosts_text || " PTB_SQL_SEP             \
     " || c.mode_text || " PTB_SQL_SEP " || c.combine_text || " PTB_SQL_SEP                                   \
-    " || coalesce(c.other_params, '')"
+    " || coalesce(c.other_tokens, '')"
 
 #endif

@@ -1,13 +1,12 @@
-set xlabel 'time of one step (ms)' textcolor rgb '#2b333b'
+set xlabel 'time of one step (ms)' offset 0,0.3 textcolor rgb '#2b333b'
 set grid noytics
 set yrange [N + 0.6 : 0.4]
 set ytics ()
 do for [i = 1:N] { set ytics add (NAMES[i] i) }
 SUMS = PARTS + 2
-stats DATA using SUMS nooutput
-set xrange [0 : (YMAX > STATS_max ? YMAX : STATS_max) * 1.05]
+set xrange [0 : (YMAX > SUMMAX ? YMAX : SUMMAX) * 1.05]
 set style fill solid 0.9 border rgb '#ffffff'
 plot for [p = 1:PARTS] DATA using (0):1:(column(p + 1)):(column(p + 2)):($1 - 0.33):($1 + 0.33) \
         with boxxyerror linecolor rgb COLOURS[(p - 1) % 7 + 1] title PART[p], \
     DATA using (column(SUMS + 1)):1:(column(SUMS + 2)):(column(SUMS + 3)) with xerrorbars linecolor rgb '#101418' \
-        linewidth 1.5 pointtype 2 pointsize 0.9 title 'whole step, median and 95 % interval'
+        linewidth 1.5 pointtype 2 pointsize 0.9 title PART[PARTS + 1]

@@ -64,13 +64,15 @@ ptb_status ptb_table_view_query(ptb_store *store, const ptb_report *report, cons
     if (status == PTB_OK)
         status = find_columns(report, &made);
     const ptb_table *table = made.table;
-    int heading = ptb_table_find(table, "heading");
+    int heading = ptb_table_find(table, "heading"), note = ptb_table_find(table, "note");
     made.groups = calloc(table->rows + 1, sizeof *made.groups);
     if (!made.groups)
         status = PTB_NO_MEMORY;
     for (size_t r = 0; r < table->rows && status == PTB_OK; r++) {
         const char *text = cell_or_empty(table, r, heading);
-        if (r == 0 || strcmp(text, made.groups[made.group_count - 1].heading) != 0)
+        bool same = r > 0 && strcmp(text, made.groups[made.group_count - 1].heading) == 0;
+        same = same && strcmp(cell_or_empty(table, r, note), cell_or_empty(table, r - 1, note)) == 0;
+        if (!same)
             made.groups[made.group_count++] = (ptb_table_group){.first = r, .heading = text};
         made.groups[made.group_count - 1].rows++;
     }

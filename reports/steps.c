@@ -1,0 +1,194 @@
+// Training steps: the table of speed and loss.
+#include "reports/report.h"
+#include "reports/sql.h"
+
+static const char
+    sql[] = PTB_SQL_CASES " SELECT " PTB_SQL_STEP_HEADING " AS heading, " PTB_SQL_STEP_NOTE " AS note,"
+                          " c.run_name AS run, " PTB_SQL_STEP_PARAM(
+                              "strategy") " AS strategy, c.comm AS comm, c.algo AS algo,"
+                                          " c.ranks AS ranks, CAST(" PTB_SQL_STEP_PARAM(
+                                              "batch") " AS INTEGER) AS batch, c.repetition AS repetition,"
+                                                       " nullif(c.samples, 0) AS samples, c.median_ns / 1e6 "
+                                                       "AS median, c.ci_low_ns / 1e6 AS low,"
+                                                       " c.ci_high_ns / 1e6 AS high, c.p99_ns / 1e6 AS p99, "
+                                                       "c.cv AS cv, " PTB_SQL_METRIC(
+                                                           "tokens_per_s") " AS tokens,"
+                                                                           " " PTB_SQL_METRIC("flops_per_s") " / CASE " PTB_SQL_UNIT(
+                                                                               "flops_per_s") " WHEN "
+                                                                                              "'FLOP/s' "
+                                                                                              "THEN 1e9"
+                                                                                              " WHEN "
+                                                                                              "'MFLOP/s' "
+                                                                                              "THEN 1e3 "
+                                                                                              "WHEN "
+                                                                                              "'TFLOP/s' "
+                                                                                              "THEN 1e-3 "
+                                                                                              "ELSE 1.0 END "
+                                                                                              "AS flops,"
+                                                                                              " " PTB_SQL_METRIC("loss_first") " AS loss_first, " PTB_SQL_METRIC(
+                                                                                                  "loss_"
+                                                                                                  "last") " "
+                                                                                                          "A"
+                                                                                                          "S"
+                                                                                                          " "
+                                                                                                          "l"
+                                                                                                          "o"
+                                                                                                          "s"
+                                                                                                          "s"
+                                                                                                          "_"
+                                                                                                          "l"
+                                                                                                          "a"
+                                                                                                          "s"
+                                                                                                          "t"
+                                                                                                          ","
+                                                                                                          " "
+                                                                                                          "c"
+                                                                                                          "."
+                                                                                                          "s"
+                                                                                                          "t"
+                                                                                                          "a"
+                                                                                                          "t"
+                                                                                                          "e"
+                                                                                                          " "
+                                                                                                          "A"
+                                                                                                          "S"
+                                                                                                          " "
+                                                                                                          "s"
+                                                                                                          "t"
+                                                                                                          "a"
+                                                                                                          "t"
+                                                                                                          "e"
+                                                                                                          " "
+                                                                                                          "F"
+                                                                                                          "R"
+                                                                                                          "O"
+                                                                                                          "M"
+                                                                                                          " "
+                                                                                                          "c"
+                                                                                                          " "
+                                                                                                          "W"
+                                                                                                          "H"
+                                                                                                          "E"
+                                                                                                          "R"
+                                                                                                          "E"
+                                                                                                          " "
+                                                                                                          "c"
+                                                                                                          "."
+                                                                                                          "b"
+                                                                                                          "e"
+                                                                                                          "n"
+                                                                                                          "c"
+                                                                                                          "h"
+                                                                                                          " "
+                                                                                                          "="
+                                                                                                          " "
+                                                                                                          "'"
+                                                                                                          "s"
+                                                                                                          "t"
+                                                                                                          "e"
+                                                                                                          "p"
+                                                                                                          "'"
+                                                                                                          " "
+                                                                                                          "A"
+                                                                                                          "N"
+                                                                                                          "D"
+                                                                                                          " "
+                                                                                                          "c"
+                                                                                                          "."
+                                                                                                          "s"
+                                                                                                          "t"
+                                                                                                          "a"
+                                                                                                          "t"
+                                                                                                          "e"
+                                                                                                          " "
+                                                                                                          "<"
+                                                                                                          ">"
+                                                                                                          " "
+                                                                                                          "'"
+                                                                                                          "s"
+                                                                                                          "k"
+                                                                                                          "i"
+                                                                                                          "p"
+                                                                                                          "p"
+                                                                                                          "e"
+                                                                                                          "d"
+                                                                                                          "'"
+                                                                                                          " "
+                                                                                                          "O"
+                                                                                                          "R"
+                                                                                                          "D"
+                                                                                                          "E"
+                                                                                                          "R"
+                                                                                                          " "
+                                                                                                          "B"
+                                                                                                          "Y"
+                                                                                                          " "
+                                                                                                          "h"
+                                                                                                          "e"
+                                                                                                          "a"
+                                                                                                          "d"
+                                                                                                          "i"
+                                                                                                          "n"
+                                                                                                          "g"
+                                                                                                          ","
+                                                                                                          " "
+                                                                                                          "n"
+                                                                                                          "o"
+                                                                                                          "t"
+                                                                                                          "e"
+                                                                                                          ","
+                                                                                                          " "
+                                                                                                          "c"
+                                                                                                          "."
+                                                                                                          "r"
+                                                                                                          "a"
+                                                                                                          "n"
+                                                                                                          "k"
+                                                                                                          "s"
+                                                                                                          ","
+                                                                                                          " "
+                                                                                                          "c"
+                                                                                                          "."
+                                                                                                          "i"
+                                                                                                          "d";
+
+#define TIME "time of a step"
+static const ptb_report_column columns[] = {
+    {.name = "run", .title = "run", .drop = 9},
+    {.name = "strategy", .title = "strategy", .optional = true},
+    {.name = "comm", .title = "comm", .optional = true},
+    {.name = "algo", .title = "algorithm", .optional = true, .drop = 8},
+    {.name = "ranks", .title = "ranks", .cell = PTB_CELL_INTEGER},
+    {.name = "batch", .title = "batch", .unit = "global", .cell = PTB_CELL_INTEGER, .drop = 2},
+    {.name = "repetition", .title = "rep.", .cell = PTB_CELL_INTEGER, .optional = true},
+    {.name = "samples", .title = "steps", .unit = "timed", .cell = PTB_CELL_INTEGER, .drop = 4},
+    {.name = "median", .title = "median", .unit = "ms", .over = TIME, .cell = PTB_CELL_NUMBER},
+    {.name = "low", .title = "from", .unit = "95 % ms", .over = TIME, .cell = PTB_CELL_NUMBER, .drop = 3},
+    {.name = "high", .title = "to", .unit = "95 % ms", .over = TIME, .cell = PTB_CELL_NUMBER, .drop = 3},
+    {.name = "p99", .title = "p99", .unit = "ms", .over = TIME, .cell = PTB_CELL_NUMBER, .drop = 7},
+    {.name = "cv", .title = "cv", .unit = "%", .over = TIME, .cell = PTB_CELL_PERCENT},
+    {.name = "tokens", .title = "throughput", .unit = "tokens/s", .cell = PTB_CELL_NUMBER},
+    {.name = "flops", .title = "compute", .unit = "GFLOP/s", .cell = PTB_CELL_NUMBER, .drop = 1},
+    {.name = "loss_first",
+     .title = "first",
+     .unit = "nats",
+     .over = "loss",
+     .cell = PTB_CELL_NUMBER,
+     .drop = 1},
+    {.name = "loss_last", .title = "last", .unit = "nats", .over = "loss", .cell = PTB_CELL_NUMBER},
+    {.name = "state", .title = "state", .cell = PTB_CELL_STATE},
+};
+
+static const ptb_report steps = {
+    .plugin = {"steps", "Training steps: time, throughput and loss"},
+    .order = 60,
+    .where = PTB_REPORT_HTML | PTB_REPORT_TERMINAL,
+    .title = "Training steps",
+    .caption = "Time, throughput and loss of real training steps. Which operations count as FLOPs stands "
+               "under \"How "
+               "metrics are computed\". From and to are the 95 % confidence interval of the median.",
+    .table_sql = sql,
+    .columns = columns,
+    .column_count = sizeof columns / sizeof *columns,
+};
+PTB_REGISTER(PTB_KIND_REPORT, steps);
