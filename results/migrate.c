@@ -19,6 +19,7 @@ ptb_store_settings ptb_store_default_settings(void)
         .steps = steps,
         .step_count = sizeof steps / sizeof *steps,
         .busy_ms = 5000,
+        .is_network = ptb_store_is_network,
     };
 }
 

@@ -47,24 +47,26 @@ static bool open_connection(const char *name, int flags, int busy_ms, sqlite3 **
 
 // WAL lets readers work beside the writer and survives a killed one. Where the file system cannot do it, the
 // rollback journal does, more slowly.
-static void choose_journal(sqlite3 *db, const char *file)
+static void choose_journal(const ptb_store *store, sqlite3 *db, const char *file)
 {
     const char *network = NULL;
-    bool is_network = ptb_store_is_network(file, &network);
+    bool is_network = store->settings.is_network(file, &network), got = false;
     sqlite3_stmt *statement = NULL;
-    bool got = false;
-    if (sqlite3_prepare_v2(db, is_network ? "PRAGMA journal_mode = DELETE" : "PRAGMA journal_mode = WAL", -1,
-                           &statement, NULL) == SQLITE_OK &&
-        sqlite3_step(statement) == SQLITE_ROW) {
+    int rc = sqlite3_prepare_v2(db, is_network ? "PRAGMA journal_mode = DELETE" : "PRAGMA journal_mode = WAL",
+                                -1, &statement, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(statement);
+    if (rc == SQLITE_ROW) {
         const char *mode = (const char *)sqlite3_column_text(statement, 0);
         got = mode && strcmp(mode, "wal") == 0;
     }
     sqlite3_finalize(statement);
+    bool is_busy = (rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_LOCKED; // it stays as others have it
     if (is_network)
         ptb_warn("%s is on a network file system (%s): write-ahead logging does not work there, so a slower "
                  "journal is used; only one host may use the file at a time",
                  file, network);
-    else if (!got) {
+    else if (!got && !is_busy) {
         ptb_warn("%s: this file system does not allow write-ahead logging, so a slower journal is used",
                  file);
         sqlite3_exec(db, "PRAGMA journal_mode = DELETE", NULL, NULL, NULL);
@@ -83,7 +85,7 @@ static bool open_for_writing(ptb_store *store, const char *name, bool is_new, sq
         sqlite3_close(opened);
         return false;
     }
-    choose_journal(opened, name);
+    choose_journal(store, opened, name);
     *db = opened;
     return true;
 }

@@ -1,5 +1,5 @@
-// What the files of the store share, and the two things tests inject: the list of migrations and the time to
-// wait for a lock. Not for callers of the store.
+// What the files of the store share, and what tests inject: the list of migrations, the time to wait for a
+// lock and what counts as a network file system. Not for callers of the store.
 #ifndef PTB_RESULTS_STORE_INTERNAL_H
 #define PTB_RESULTS_STORE_INTERNAL_H
 
@@ -21,6 +21,8 @@ typedef struct {
     const ptb_migration *steps;
     size_t step_count; // = the schema version this program writes
     int busy_ms;       // how long to wait for another process's lock
+    // Whether a path is on a file system where WAL's shared memory does not work; *name is the file system's.
+    bool (*is_network)(const char *path, const char **name);
 } ptb_store_settings;
 ptb_store_settings ptb_store_default_settings(void);
 // ptb_store_open with settings; the steps must outlive the store.
@@ -95,7 +97,7 @@ bool ptb_store_inspect(const char *path, ptb_store_mode mode, bool *is_new, ptb_
 bool ptb_store_is_writable(const char *path);
 // Folder part of a path, "." when there is none; heap string.
 char *ptb_store_folder_of(const char *path);
-// True for a file system on which WAL's shared memory does not work between hosts; *name is its name.
+// ptb_store_settings.is_network by statfs.
 bool ptb_store_is_network(const char *path, const char **name);
 
 // migrate.c: SQLite code; *fault is set for what is not SQLite's fault (a newer schema).

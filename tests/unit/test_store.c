@@ -312,6 +312,41 @@ static void readers_work_beside_the_writer(void **state)
     assert_int_not_equal(access("r.db-wal", F_OK), 0); // the last one tidies up
 }
 
+static bool always_network(const char *path, const char **name)
+{
+    (void)path;
+    *name = "NFS";
+    return true;
+}
+
+static void a_network_file_system_gets_a_plain_journal(void **state)
+{
+    (void)state;
+    static const char is_delete[] = "SELECT count(*) FROM pragma_journal_mode WHERE journal_mode = 'delete'";
+    ptb_store_settings settings = ptb_store_default_settings();
+    settings.is_network = always_network;
+    ptb_store *store;
+    int64_t run;
+    char errors[1024];
+    for (int opening = 0; opening < 2; opening++) { // a new file, then one that was in WAL mode
+        int saved = fixture_catch_errors();
+        ptb_log_set_level(PTB_LOG_WARN);
+        ptb_status status = ptb_store_open_with("r.db", PTB_STORE_WRITE, &settings, &store);
+        ptb_log_set_level(PTB_LOG_ERROR);
+        fixture_release_errors(saved, errors, sizeof errors);
+        assert_int_equal(status, PTB_OK);
+        assert_non_null(strstr(errors, "network file system (NFS)"));
+        assert_true(fixture_number(store, is_delete) == 1);
+        assert_int_equal(fixture_add(store, fixture_begin(store, FIXTURE_UUID, &run), opening, "ok"), PTB_OK);
+        assert_int_not_equal(access("r.db-wal", F_OK), 0);
+        ptb_store_close(store);
+        assert_int_equal(ptb_store_open("r.db", PTB_STORE_WRITE, &store), PTB_OK);
+        assert_true(fixture_number(store, is_delete) == 0);
+        ptb_store_close(store);
+    }
+    assert_true(fixture_number_in("r.db", "SELECT count(*) FROM bench_case") == 2);
+}
+
 int main(void)
 {
     setlocale(LC_ALL, "");
@@ -325,6 +360,7 @@ int main(void)
         TEST(runs_are_found),
         TEST(a_killed_writer_loses_one_case_at_most),
         TEST(readers_work_beside_the_writer),
+        TEST(a_network_file_system_gets_a_plain_journal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
