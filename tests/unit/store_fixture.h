@@ -24,15 +24,20 @@
 enum { FIXTURE_RANKS = 2 };
 
 // cmocka set-up and tear-down: enters a fresh folder (*state), and removes it.
-static inline int fixture_enter(void **state)
+static inline int fixture_enter_in(const char *parent, void **state)
 {
-    char *folder = strdup("/tmp/ptbench-store-XXXXXX");
-    if (!folder || !mkdtemp(folder) || chdir(folder) != 0)
+    char *folder = NULL;
+    if (asprintf(&folder, "%s/ptbench-store-XXXXXX", parent) < 0 || !mkdtemp(folder) || chdir(folder) != 0)
         return -1;
     setenv("TMPDIR", folder, 1);
     ptb_log_set_level(PTB_LOG_ERROR);
     *state = folder;
     return 0;
+}
+
+static inline int fixture_enter(void **state)
+{
+    return fixture_enter_in("/tmp", state);
 }
 
 static inline int fixture_leave(void **state)
