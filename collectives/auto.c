@@ -1,9 +1,7 @@
 // Choosing an algorithm: a table measured on this machine, or a fixed rule. See auto.h.
 #include "collectives/auto.h"
 
-#include "core/log.h"
-
-#include <string.h>
+#include <stdlib.h>
 
 int ptb_auto_class(uint64_t bytes)
 {
@@ -15,7 +13,7 @@ int ptb_auto_class(uint64_t bytes)
 
 uint64_t ptb_auto_class_bytes(int size_class)
 {
-    return (uint64_t)8 << (2 * size_class);
+    return size_class == PTB_AUTO_CLASSES - 1 ? (uint64_t)64 << 20 : (uint64_t)8 << (2 * size_class);
 }
 
 // Direct where all share memory. Between hosts what the literature gives (Thakur, Rabenseifner and Gropp
@@ -41,20 +39,36 @@ static const ptb_algorithm *rule(const ptb_team *team, const ptb_coll *call)
     return any;
 }
 
+static const ptb_algorithm *cell_of(const ptb_auto *table, const ptb_coll *call)
+{
+    uint64_t bytes = call->kind == PTB_ALL_TO_ALL_V || call->kind == PTB_BARRIER
+                         ? 0
+                         : call->count * ptb_dtype_size(call->dtype);
+    return table->best[call->kind][ptb_auto_class(bytes)];
+}
+
+bool ptb_auto_is_measured(const ptb_auto *table, const ptb_coll *call)
+{
+    return cell_of(table, call) != NULL;
+}
+
 const ptb_algorithm *ptb_auto_choose(const ptb_auto *table, const ptb_team *team, const ptb_coll *call)
 {
-    uint64_t bytes = call->kind == PTB_ALL_TO_ALL_V ? 0 : call->count * ptb_dtype_size(call->dtype);
-    const ptb_algorithm *best = table->best[call->kind][ptb_auto_class(bytes)];
+    const ptb_algorithm *best = cell_of(table, call);
     bool in_place = call->kind == PTB_ALL_TO_ALL && call->send == call->recv;
     if (best && ptb_algorithm_supports(best, team, call, in_place, NULL))
         return best;
     return rule(team, call);
 }
 
-ptb_status ptb_auto_load(ptb_world *world, ptb_auto *table, bool *found)
+ptb_status ptb_auto_ensure(ptb_world *world, double budget_s)
 {
-    (void)world;
-    *table = (ptb_auto){.measured = false};
-    *found = false;
-    return PTB_OK;
+    bool found = false;
+    ptb_auto *table = calloc(1, sizeof *table);
+    PTB_TRY(ptb_world_agree(world, table ? PTB_OK : PTB_NO_MEMORY));
+    ptb_status status = ptb_auto_load(world, table, &found);
+    if (status == PTB_OK && !found)
+        status = ptb_auto_tune(world, budget_s, table);
+    free(table);
+    return status;
 }

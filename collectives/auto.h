@@ -1,35 +1,45 @@
 // `auto`: which algorithm a call gets. `host` looks it up in a table that ptb_auto_tune measured on this
 // machine and cached (`auto-FINGERPRINT-RANKSxHOSTS.json` under $XDG_CACHE_HOME/ptbench or ~/.cache/ptbench);
-// `local` follows a fixed rule, so that tests do not depend on the machine: direct.
+// without a table, and always in `local`, so that tests do not depend on the machine, a fixed rule holds:
+// direct where all ranks share memory, else by size as Thakur, Rabenseifner and Gropp (2005) recommend.
 #ifndef PTB_COLLECTIVES_AUTO_H
 #define PTB_COLLECTIVES_AUTO_H
 
 #include "collectives/algorithm.h"
 
-// Size classes: powers of four of the vector's bytes, 8 B .. 128 MiB; the nearest one above applies.
+// Size classes by the bytes of the whole vector: up to 8 B, 32 B, ... 32 MiB, and all above (measured at
+// 64 MiB).
 enum { PTB_AUTO_CLASSES = 13 };
 
 typedef struct {
-    // Measured winners; NULL: not measured, the fixed rule applies.
-    const ptb_algorithm *best[PTB_COLL_COUNT][PTB_AUTO_CLASSES];
-    double best_us[PTB_COLL_COUNT][PTB_AUTO_CLASSES];
     bool measured;
+    // The fastest; NULL: not measured, the fixed rule holds.
+    const ptb_algorithm *best[PTB_COLL_COUNT][PTB_AUTO_CLASSES];
+    double best_us[PTB_COLL_COUNT][PTB_AUTO_CLASSES]; // its time; 0: taken over from a smaller size
 } ptb_auto;
 
-// Class of a vector of so many bytes, and the largest size of a class.
 int ptb_auto_class(uint64_t bytes);
+// The size a class is measured at: its largest, or 64 MiB for the last one.
 uint64_t ptb_auto_class_bytes(int size_class);
 
-// The algorithm for a call; never NULL, and always one that supports it when any does.
+// The algorithm for a call; one that supports it where any does. NULL only when none does the collective.
 const ptb_algorithm *ptb_auto_choose(const ptb_auto *table, const ptb_team *team, const ptb_coll *call);
 
-// Collective over the world: reads the cached table for this machine and number of ranks into every
-// communicator of this process that asks later. *found: there is one.
+// Whether the table has a measured algorithm for the call, or the fixed rule holds.
+bool ptb_auto_is_measured(const ptb_auto *table, const ptb_coll *call);
+
+// Collective over the world: the table cached for this machine, number of ranks and of hosts. A cache that
+// cannot be read or is broken is a warning, and then as good as none.
 ptb_status ptb_auto_load(ptb_world *world, ptb_auto *table, bool *found);
-// Collective: measures every supporting algorithm of `host` for all collectives and sizes up to 64 MiB in a
-// few seconds (`budget_s`), and stores the table; a cache that cannot be written is a warning.
+// Collective: measures all algorithms that support each collective at each size, in about `budget_s` seconds
+// (at least three samples each, so more on a slow machine; the largest sizes are left out where all ranks of
+// a host together would need more than half a GiB), and stores the table. A cache that cannot be written is a
+// warning.
 ptb_status ptb_auto_tune(ptb_world *world, double budget_s, ptb_auto *table);
-// Collective: load, and where there is no table yet, tune and store it.
+// Collective: tunes unless there is a table. What the program calls before it opens `host` with "auto".
 ptb_status ptb_auto_ensure(ptb_world *world, double budget_s);
+
+// For ptb_auto_tune: stores the table. Rank 0 only; failures are warnings.
+void ptb_auto_store(const ptb_world *world, const ptb_auto *table);
 
 #endif
