@@ -53,9 +53,49 @@ static const ptb_opt *find_anywhere(const char *word)
     return opt;
 }
 
-// The words that are not options or their values, before the tables that apply are known. An unknown option
-// is taken to have no value; it is refused later, by name.
-static size_t find_words(int argc, char **argv, int first, const char **words)
+static size_t add_names(const ptb_opt *opts, size_t opt_count, const char **names, size_t count, size_t max)
+{
+    for (size_t i = 0; i < opt_count && count < max; i++) {
+        bool is_new = true;
+        for (size_t k = 0; k < count; k++)
+            is_new = is_new && strcmp(names[k], opts[i].name) != 0;
+        if (is_new)
+            names[count++] = opts[i].name;
+    }
+    return count;
+}
+
+static ptb_status refuse_option(const char *word)
+{
+    enum { MAX_NAMES = 512 };
+    const char *names[MAX_NAMES];
+    size_t count = add_names(ptb_run_opts, PTB_RUN_OPT_COUNT, names, 0, MAX_NAMES);
+    count = add_names(ptb_measure_opts, ptb_measure_opt_count, names, count, MAX_NAMES);
+    for (size_t i = 0; i < ptb_registry_count(PTB_KIND_BENCH); i++) {
+        const ptb_bench *bench = (const ptb_bench *)ptb_registry_at(PTB_KIND_BENCH, i);
+        count = add_names(bench->opts, bench->opt_count, names, count, MAX_NAMES);
+    }
+    char near[256], name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
+    ptb_text_nearest(name + strspn(name, "-"), names, count, near, sizeof near);
+    ptb_error(
+        "there is no option '%s'; did you mean %s? (`ptbench help run` and `ptbench help BENCH` list them)",
+        name, near);
+    return PTB_USAGE;
+}
+
+static bool is_bool_word(const char *word)
+{
+    static const char *const bools[] = {"yes", "no", "true", "false", "on", "off", "0", "1"};
+    for (size_t i = 0; i < sizeof bools / sizeof *bools; i++)
+        if (strcmp(word, bools[i]) == 0)
+            return true;
+    return false;
+}
+
+// The words that are not options or their values, before it is known which tables apply. USAGE for an option
+// that no table has.
+static ptb_status find_words(int argc, char **argv, int first, const char **words, size_t *out_count)
 {
     size_t count = 0;
     bool only_words = false;
@@ -63,23 +103,31 @@ static size_t find_words(int argc, char **argv, int first, const char **words)
         const char *word = argv[at];
         bool is_long = strncmp(word, "--", 2) == 0 && word[2];
         bool is_short = word[0] == '-' && isalpha((unsigned char)word[1]);
-        if (only_words || (!is_long && !is_short && strcmp(word, "--") != 0)) {
+        if (!only_words && strcmp(word, "--") == 0) {
+            only_words = true;
+            continue;
+        }
+        if (only_words || (!is_long && !is_short)) {
             if (count < MAX_WORDS)
                 words[count++] = word;
             continue;
         }
-        only_words = strcmp(word, "--") == 0;
-        const ptb_opt *opt = only_words ? NULL : find_anywhere(word);
-        bool has_value = is_long ? strchr(word, '=') != NULL : word[1] && word[2];
-        if (!opt || has_value || at + 1 >= argc)
-            continue;
-        static const char *const bools[] = {"yes", "no", "true", "false", "on", "off", "0", "1"};
-        bool takes_next = opt->type != PTB_OPT_BOOL;
-        for (size_t i = 0; !takes_next && i < sizeof bools / sizeof *bools; i++)
-            takes_next = strcmp(argv[at + 1], bools[i]) == 0;
-        at += takes_next;
+        const ptb_opt *opt = find_anywhere(word);
+        if (!opt && is_long && strncmp(word, "--no-", 5) == 0) {
+            char positive[64];
+            snprintf(positive, sizeof positive, "--%s", word + 5);
+            opt = find_anywhere(positive);
+            if (opt && opt->type == PTB_OPT_BOOL)
+                continue;
+        }
+        if (!opt)
+            return refuse_option(word);
+        bool has_value = is_long ? strchr(word, '=') != NULL : word[2] != '\0';
+        if (!has_value && at + 1 < argc && (opt->type != PTB_OPT_BOOL || is_bool_word(argv[at + 1])))
+            at++;
     }
-    return count;
+    *out_count = count;
+    return PTB_OK;
 }
 
 const char *ptb_plan_resume_word(int argc, char **argv, int first)
@@ -267,7 +315,8 @@ static ptb_status agree_on_transport(ptb_plan *plan)
 static ptb_status fill(ptb_plan *plan, int argc, char **argv, int first)
 {
     const char *words[MAX_WORDS];
-    size_t count = find_words(argc, argv, first, words);
+    size_t count;
+    PTB_TRY(find_words(argc, argv, first, words, &count));
     if (!count) {
         ptb_error("name a suite or a benchmark: `ptbench run quick`, `ptbench run all_reduce`; `ptbench "
                   "list` shows all");

@@ -29,6 +29,10 @@ typedef struct {
     ptb_session_store store;
     ptb_progress progress; // drawn on rank 0
     bool counting;         // only count cases and add their estimates up
+    // What came of each part and rank count when cases were counted, in order: what could not be opened then
+    // is not tried (and complained about) again.
+    ptb_status *opened;
+    size_t open_count, open_at;
     size_t cases;
     double planned_s;
     char **done; // keys that need not be measured any more, on all ranks
@@ -303,6 +307,32 @@ static ptb_status agree_to_go_on(session *s, ptb_status status)
     return ptb_world_agree(s->world, status);
 }
 
+static bool is_refusal(ptb_status status)
+{
+    return status == PTB_UNSUPPORTED || status == PTB_NO_MEMORY || status == PTB_SYSTEM;
+}
+
+// What a part that could not be started is recorded as; the other parts go on.
+static ptb_status refuse_part(session *s, const ptb_part *part, int ranks, ptb_status status)
+{
+    char reason[PTB_REASON_BYTES];
+    bool cannot = status == PTB_UNSUPPORTED;
+    snprintf(reason, sizeof reason, "%s (see the messages)", ptb_status_meaning(status));
+    if (!s->counting && !cannot)
+        note_worst(s, status);
+    return skip_part(s, part, ranks, cannot ? "skipped" : "failed", reason);
+}
+
+static ptb_status note_opened(session *s, ptb_status status)
+{
+    ptb_status *larger = realloc(s->opened, (s->open_count + 1) * sizeof *larger);
+    if (!larger)
+        return PTB_NO_MEMORY;
+    s->opened = larger;
+    s->opened[s->open_count++] = status;
+    return PTB_OK;
+}
+
 // The first `ranks` ranks work, the others sleep.
 static ptb_status run_with_ranks(session *s, const ptb_part *part, int ranks)
 {
@@ -311,6 +341,8 @@ static ptb_status run_with_ranks(session *s, const ptb_part *part, int ranks)
         snprintf(reason, sizeof reason, "needs %d ranks; this run has %d", ranks, s->world->size);
         return skip_part(s, part, ranks, "skipped", reason);
     }
+    if (!s->counting && is_refusal(s->opened[s->open_at]))
+        return refuse_part(s, part, ranks, s->opened[s->open_at++]);
     ptb_status status;
     if (ranks == s->world->size) {
         status = run_active(s, part, s->world);
@@ -331,14 +363,11 @@ static ptb_status run_with_ranks(session *s, const ptb_part *part, int ranks)
     if (status == PTB_LOST)
         return status;
     status = agree_to_go_on(s, status);
-    // A sleeping rank has not seen which cases were done; the keys only matter to those that work. What the
-    // part could not open is noted, and the other parts go on.
-    if (status == PTB_UNSUPPORTED || status == PTB_NO_MEMORY || status == PTB_SYSTEM || status == PTB_USAGE) {
-        if (!s->counting)
-            note_worst(s, status);
-        return skip_part(s, part, ranks, "failed", "could not be started; see the messages");
-    }
-    return status;
+    if (s->counting)
+        PTB_TRY(note_opened(s, status));
+    else
+        s->open_at++;
+    return is_refusal(status) ? refuse_part(s, part, ranks, status) : status;
 }
 
 static ptb_status run_parts(session *s)
@@ -364,18 +393,18 @@ static void forget_done(session *s, size_t keep)
         free(s->done[--s->done_count]);
 }
 
-// Goes through the plan without measuring, for the number of cases and the time they will take.
-static ptb_status count_cases(session *s)
+// Goes through the plan without measuring, for the number of cases and the time they will take. Rank 0 speaks
+// for all: what is wrong with the request is wrong on every rank.
+static ptb_status count_cases(session *s, bool silent)
 {
     size_t keep = s->done_count;
     s->counting = true;
-    // Messages of parts that cannot be opened come when they are really to run.
-    bool mute = is_root(s) && !s->plan->run.dry_run;
-    if (mute)
+    s->cases = s->open_count = 0;
+    s->planned_s = 0;
+    if (!is_root(s) || silent)
         ptb_log_set_level((ptb_log_level)-1);
     ptb_status status = run_parts(s);
-    if (mute)
-        ptb_log_set_level(PTB_LOG_INFO);
+    ptb_log_set_level(PTB_LOG_INFO);
     s->counting = false;
     forget_done(s, keep);
     return status;
@@ -440,10 +469,12 @@ static void summarise_on_root(const session *s, ptb_status status)
 static ptb_status run_stored(session *s)
 {
     s->store.repetition_index = s->origin->repetition;
+    PTB_TRY(count_cases(s, false)); // first of all: a request that cannot be met leaves nothing behind
     PTB_TRY(ptb_session_store_open(s->plan, s->origin, s->world, &s->topology, &s->store));
     PTB_TRY(ptb_session_done_keys(&s->store, s->origin, s->world, &s->done, &s->done_count));
     s->done_room = s->done_count;
-    PTB_TRY(count_cases(s));
+    if (s->done_count)
+        PTB_TRY(count_cases(s, true));
     ptb_progress_init(&s->progress, s->plan->run.quiet, s->origin->terminal, s->origin->columns);
     s->progress.cases = s->cases;
     s->progress.planned_s = s->planned_s;
@@ -468,7 +499,7 @@ static ptb_status run_stored(session *s)
 
 static ptb_status print_plan(session *s)
 {
-    PTB_TRY(count_cases(s));
+    PTB_TRY(count_cases(s, false));
     char total[32];
     ptb_progress_format_s(s->planned_s, total, sizeof total);
     if (is_root(s)) {
@@ -483,6 +514,7 @@ static void release(session *s)
 {
     forget_done(s, 0);
     free(s->done);
+    free(s->opened);
     ptb_session_store_close(&s->store);
     ptb_watch_set_world(s->watch, NULL);
     ptb_world_close(s->world);
