@@ -4,7 +4,8 @@
 
 static const char sql[] =
     PTB_SQL_CASES " SELECT metric.name AS name, metric.unit AS unit, metric.convention AS convention,"
-                  " group_concat(DISTINCT c.bench) AS benches FROM c JOIN metric ON metric.case_id = c.id"
+                  " replace(group_concat(DISTINCT c.bench), ',', ', ') AS benches FROM c JOIN metric ON "
+                  "metric.case_id = c.id"
                   " GROUP BY 1, 2, 3 ORDER BY 1, 4, 2, 3";
 
 static const ptb_report_column columns[] = {

@@ -152,7 +152,7 @@ static const char
                                                                                                           "i"
                                                                                                           "d";
 
-#define TIME "time of a step"
+#define TIME "step time"
 static const ptb_report_column columns[] = {
     {.name = "run", .title = "run", .drop = 9},
     {.name = "strategy", .title = "strategy", .optional = true},
