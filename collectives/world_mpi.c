@@ -391,10 +391,13 @@ static ptb_status open_over(MPI_Comm comm, bool root, bool threads, ptb_world **
     return PTB_OK;
 }
 
-// Open MPI yields while it waits only where mpirun knows of the oversubscription. It does not where slots
-// were given by hand (-H host:8) or the control group allows fewer processors than the machine has.
-static void yield_when_needed(void)
+void ptb_mpi_environment(void)
 {
+    // Lets communicators be given an algorithm (comm_mpi_tuning.c); a user's own setting stays.
+    setenv("OMPI_MCA_coll_tuned_use_dynamic_rules", "1", 0);
+    // Open MPI yields while it waits only where mpirun knows of the oversubscription. It does not where slots
+    // were given by hand (-H host:8) or the control group allows fewer processors than the machine has.
+
     const char *text = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     int local = text ? atoi(text) : 0, quota = ptb_world_cgroup_cpus();
     long online = sysconf(_SC_NPROCESSORS_ONLN);
@@ -430,7 +433,7 @@ ptb_status ptb_world_open_mpi(bool threads, ptb_world **world)
         ptb_error("the MPI library is already started: a process opens one world");
         return PTB_INTERNAL;
     }
-    yield_when_needed();
+    ptb_mpi_environment();
     PTB_TRY(ptb_mpi_check(MPI_Init_thread(NULL, NULL, wanted, &provided), "MPI_Init_thread"));
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);

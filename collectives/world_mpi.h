@@ -11,6 +11,10 @@ MPI_Comm ptb_world_mpi_comm(const ptb_world *world);
 // Whether any thread may call the library (MPI_THREAD_MULTIPLE).
 bool ptb_world_mpi_threads(const ptb_world *world);
 
+// Variables that must be in the environment before the library reads its settings, which it does at MPI_Init
+// or at the first look at its variables, whichever comes first.
+void ptb_mpi_environment(void);
+
 // Turns what an MPI call returned into a status: OK, LOST when a peer failed, NO_MEMORY, else SYSTEM, logged
 // with the library's own text. `call` names it ("MPI_Allreduce").
 ptb_status ptb_mpi_failed(int code, const char *call);
