@@ -61,7 +61,8 @@ typedef struct {
     ptb_dtype dtype;
     ptb_redop op;
     int root;
-    // all_to_all_v only, each [n], in elements.
+    // all_to_all_v only, each [n], in elements. `count` is then at least what any rank sends or receives. On
+    // a worker stream the arrays must stay valid until the call is done.
     const size_t *send_counts, *send_first, *recv_counts, *recv_first;
 } ptb_coll;
 

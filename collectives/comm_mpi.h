@@ -50,6 +50,7 @@ typedef struct {
     bool forced[PTB_MPI_CALL_COUNT];    // this communicator's call runs `algorithm`
     char found[PTB_MPI_CALL_COUNT][40]; // what the environment forces on a call; "" nothing
     char component[40];                 // of Open MPI's coll framework, in charge: "tuned", "self", ...
+    bool listens;                       // coll/tuned looks at its variables (coll_tuned_use_dynamic_rules)
     uint64_t segment_bytes;
 } ptb_mpi_tuning;
 
@@ -133,8 +134,8 @@ ptb_status ptb_mpi_enqueue(ptb_comm_mpi *c, ptb_stream *stream, ptb_call_fn *fn,
 
 // comm_mpi_tuning.c
 // Duplicates `from` with the algorithm of the config forced where a call has it. USAGE when no call has it.
-ptb_status ptb_mpi_tuned_dup(const ptb_world *world, MPI_Comm from, const ptb_comm_config *config,
-                             MPI_Comm *comm, ptb_mpi_tuning *tuning);
+ptb_status ptb_mpi_tuned_dup(ptb_world *world, MPI_Comm from, const ptb_comm_config *config, MPI_Comm *comm,
+                             ptb_mpi_tuning *tuning);
 const char *const *ptb_mpi_algorithms(ptb_coll_kind kind);
 // Whether the forced algorithm is what would run for this call; else a reason (PTB_REASON_BYTES).
 bool ptb_mpi_tuning_supports(const ptb_comm_mpi *c, const ptb_coll *call, bool in_place, char *reason);
@@ -142,18 +143,16 @@ bool ptb_mpi_tuning_supports(const ptb_comm_mpi *c, const ptb_coll *call, bool i
 // comm_mpi_transport.c
 // What carries messages between the ranks of this world: "self", "shm(vader,cma)", "tcp",
 // "shm(vader,cma)+tcp", "ucx", "ofi", ...; and the devices or settings behind it ("" when nothing is known).
-void ptb_mpi_transport_find(const ptb_world *world, char transport[104], char devices[104]);
+void ptb_mpi_transport_find(ptb_world *world, char transport[104], char devices[104]);
 // UNSUPPORTED, logged, unless `found` is what was asked for.
 ptb_status ptb_mpi_transport_check(const ptb_world *world, const char *asked, const char *found);
 
 // comm_mpi_vars.c: the library's control variables through the MPI tool interface (MPI 3.1, chapter 14.3).
-// Between begin and end only. Variables of components that the library has closed do not exist.
-bool ptb_mpi_vars_begin(void);
-void ptb_mpi_vars_end(void);
+// Only after ptb_world_mpi_vars. Variables of components that the library has closed do not exist.
 // Names of all variables, one after the other: i from 0 to the count; false for an invalid one.
 int ptb_mpi_vars_count(void);
 bool ptb_mpi_var_name(int i, char name[128]);
-bool ptb_mpi_var_read_int(const char *name, int *value);
+bool ptb_mpi_var_read_int(const char *name, int *value); // also truth values
 bool ptb_mpi_var_read_text(const char *name, char *value, size_t size);
 bool ptb_mpi_var_write_int(const char *name, int value);
 // i-th item of the variable's enumerator with blanks turned to '_'; false past the end.

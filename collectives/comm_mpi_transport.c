@@ -3,6 +3,7 @@
 // transports serves a peer follows Open MPI's order (its "exclusivity"): shared memory inside a host, then
 // RDMA networks, then TCP.
 #include "collectives/comm_mpi.h"
+#include "collectives/world_mpi.h"
 #include "core/log.h"
 
 #include <dirent.h>
@@ -104,7 +105,7 @@ static void find_btl(const ptb_world *world, char transport[104], char devices[1
     }
 }
 
-void ptb_mpi_transport_find(const ptb_world *world, char transport[104], char devices[104])
+void ptb_mpi_transport_find(ptb_world *world, char transport[104], char devices[104])
 {
     static const char *const pmls[] = {"ucx", "cm", "ob1", NULL};
     static const char *const mtls[] = {"psm2", "psm", "portals4", "ofi", NULL};
@@ -114,7 +115,7 @@ void ptb_mpi_transport_find(const ptb_world *world, char transport[104], char de
         return;
     }
     snprintf(transport, 104, "unknown");
-    if (!ptb_mpi_vars_begin())
+    if (!ptb_world_mpi_vars(world))
         return;
     const char *pml = first_open("pml", pmls);
     if (pml && strcmp(pml, "ob1") == 0)
@@ -133,7 +134,6 @@ void ptb_mpi_transport_find(const ptb_world *world, char transport[104], char de
         snprintf(transport, 104, "%s", mtl ? mtl : "unknown");
         rdma_devices(devices);
     }
-    ptb_mpi_vars_end();
 }
 
 ptb_status ptb_mpi_transport_check(const ptb_world *world, const char *asked, const char *found)

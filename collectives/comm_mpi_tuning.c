@@ -79,7 +79,9 @@ static pthread_once_t listing_once = PTHREAD_ONCE_INIT;
 
 static void read_listing(void)
 {
-    if (!ptb_mpi_vars_begin())
+    int provided;
+    ptb_mpi_environment(); // the library reads its settings now, if it has not yet
+    if (MPI_T_init_thread(MPI_THREAD_SINGLE, &provided) != MPI_SUCCESS)
         return;
     for (int kind = 0; kind < PTB_COLL_COUNT; kind++) {
         size_t count = 0;
@@ -89,7 +91,7 @@ static void read_listing(void)
         for (size_t i = 0; i < count; i++)
             listing.names[kind][i] = listing.text[kind][i];
     }
-    ptb_mpi_vars_end();
+    MPI_T_finalize();
 }
 
 const char *const *ptb_mpi_algorithms(ptb_coll_kind kind)
@@ -133,7 +135,7 @@ static void find_environment(ptb_mpi_tuning *tuning)
         if (!ptb_mpi_call_tuned_word(call))
             continue;
         variable_name(call, "", name);
-        if (!ptb_mpi_var_read_int(name, &now) || now == 0)
+        if (!tuning->listens || !ptb_mpi_var_read_int(name, &now) || now == 0)
             continue;
         for (int i = 0; ptb_mpi_var_item(name, i, &value, text); i++)
             if (value == now)
@@ -201,8 +203,8 @@ static ptb_status force_and_dup(const ptb_world *world, MPI_Comm from, MPI_Comm 
     return status;
 }
 
-ptb_status ptb_mpi_tuned_dup(const ptb_world *world, MPI_Comm from, const ptb_comm_config *config,
-                             MPI_Comm *comm, ptb_mpi_tuning *tuning)
+ptb_status ptb_mpi_tuned_dup(ptb_world *world, MPI_Comm from, const ptb_comm_config *config, MPI_Comm *comm,
+                             ptb_mpi_tuning *tuning)
 {
     const char *algorithm = config->algorithm;
     bool chosen =
@@ -213,16 +215,14 @@ ptb_status ptb_mpi_tuned_dup(const ptb_world *world, MPI_Comm from, const ptb_co
         ptb_error("the MPI library takes segments up to %d bytes", INT_MAX);
         return PTB_USAGE;
     }
-    bool vars = ptb_mpi_vars_begin();
-    if (vars) {
+    if (ptb_world_mpi_vars(world)) {
+        int on = 0;
+        tuning->listens = ptb_mpi_var_read_int("coll_tuned_use_dynamic_rules", &on) && on;
         find_component(world, tuning->component);
         find_environment(tuning);
     }
-    ptb_status status = chosen ? force_and_dup(world, from, comm, tuning)
-                               : ptb_mpi_check(MPI_Comm_dup(from, comm), "MPI_Comm_dup");
-    if (vars)
-        ptb_mpi_vars_end();
-    return status;
+    return chosen ? force_and_dup(world, from, comm, tuning)
+                  : ptb_mpi_check(MPI_Comm_dup(from, comm), "MPI_Comm_dup");
 }
 
 // ---- what a forced algorithm does not do itself
@@ -308,6 +308,12 @@ bool ptb_mpi_tuning_supports(const ptb_comm_mpi *c, const ptb_coll *call, bool i
                  "%s: the MPI library's component coll/%s serves these %d ranks, and only "
                  "coll/tuned lets an algorithm be chosen",
                  tuning->algorithm, tuning->component, c->comm.size);
+        return false;
+    }
+    if (!tuning->listens) {
+        snprintf(reason, PTB_REASON_BYTES,
+                 "%s: OMPI_MCA_coll_tuned_use_dynamic_rules=0 keeps the MPI library from taking an algorithm",
+                 tuning->algorithm);
         return false;
     }
     if (!tuning->forced[plan.call]) {

@@ -1,21 +1,8 @@
 // Control variables of the MPI library through its tool interface (MPI_T).
 #include "collectives/comm_mpi.h"
-#include "collectives/world_mpi.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-bool ptb_mpi_vars_begin(void)
-{
-    int provided;
-    ptb_mpi_environment();
-    return MPI_T_init_thread(MPI_THREAD_SINGLE, &provided) == MPI_SUCCESS;
-}
-
-void ptb_mpi_vars_end(void)
-{
-    MPI_T_finalize();
-}
 
 int ptb_mpi_vars_count(void)
 {
@@ -55,20 +42,24 @@ static bool open_variable(const char *name, variable *v, MPI_T_cvar_handle *hand
 
 static bool is_int(const variable *v)
 {
-    return v->type == MPI_INT || v->type == MPI_UNSIGNED;
+    return v->type == MPI_INT || v->type == MPI_UNSIGNED || v->type == MPI_C_BOOL;
 }
 
 bool ptb_mpi_var_read_int(const char *name, int *value)
 {
     variable v;
     MPI_T_cvar_handle handle;
-    int count, number = 0;
+    int count;
+    union {
+        int number;
+        bool flag;
+    } read = {0};
     if (!open_variable(name, &v, &handle, &count))
         return false;
-    bool good = is_int(&v) && count == 1 && MPI_T_cvar_read(handle, &number) == MPI_SUCCESS;
+    bool good = is_int(&v) && count == 1 && MPI_T_cvar_read(handle, &read) == MPI_SUCCESS;
     MPI_T_cvar_handle_free(&handle);
     if (good)
-        *value = number;
+        *value = v.type == MPI_C_BOOL ? read.flag : read.number;
     return good;
 }
 

@@ -20,7 +20,5 @@ ptb_status ptb_world_run_local(int ranks, const int *host_of, ptb_status (*body)
 // For implementations: sets host, hosts, local_rank, local_size and host_of of a world whose rank and size
 // are set. Ranks with the same key [size] share a host. host_of is heap memory, the implementation frees it.
 ptb_status ptb_world_set_hosts(ptb_world *world, const int *key);
-// For implementations: processors granted by the control group's quota, rounded up; 0: no limit.
-int ptb_world_cgroup_cpus(void);
 
 #endif

@@ -1,11 +1,9 @@
-// What all worlds share: numbering hosts, and how many processors there are to run on.
+// What all worlds share: numbering hosts.
 #include "collectives/world.h"
 
 #include "core/log.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 ptb_status ptb_world_set_hosts(ptb_world *world, const int *key)
 {
@@ -36,32 +34,4 @@ ptb_status ptb_world_set_hosts(ptb_world *world, const int *key)
     world->host_of = host_of;
     free(first);
     return PTB_OK;
-}
-
-// One line of a file; false when it cannot be read.
-static bool read_line(const char *path, char *line, size_t size)
-{
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return false;
-    bool got = fgets(line, (int)size, file) != NULL;
-    fclose(file);
-    return got;
-}
-
-int ptb_world_cgroup_cpus(void)
-{
-    char line[128];
-    long long quota = -1, period = 0;
-    // Version 2: "max 100000" or "150000 100000". Inside a container the own group is the root.
-    if (read_line("/sys/fs/cgroup/cpu.max", line, sizeof line)) {
-        if (sscanf(line, "%lld %lld", &quota, &period) != 2)
-            return 0;
-    } else if (!read_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", line, sizeof line) ||
-               sscanf(line, "%lld", &quota) != 1 ||
-               !read_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us", line, sizeof line) ||
-               sscanf(line, "%lld", &period) != 1) {
-        return 0;
-    }
-    return quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : 0;
 }

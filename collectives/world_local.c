@@ -4,6 +4,7 @@
 #include "collectives/world.h"
 
 #include "core/log.h"
+#include "core/topology.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -192,7 +193,7 @@ static ptb_status open_rank(shared *s, int rank, const int *key, ptb_world **out
     cpu_set_t mask;
     if (sched_getaffinity(0, sizeof mask, &mask) == 0)
         w->world.oversubscribed = CPU_COUNT(&mask) < s->team->ranks;
-    int quota = ptb_world_cgroup_cpus();
+    int quota = ptb_topology_cgroup_cpus();
     w->world.oversubscribed |= quota > 0 && quota < s->team->ranks;
     *out = &w->world;
     return PTB_OK;

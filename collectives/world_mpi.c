@@ -7,6 +7,7 @@
 #include "collectives/world.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/topology.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,10 +25,11 @@ enum { BLOCK_ELEMENTS = 1 << 30, MASK_CPUS = 4096 };
 // No rank is late by minutes for the start of an iteration that all have prepared.
 static const double barrier_deadline_s = 120;
 
-typedef struct {
+typedef struct world_mpi {
     ptb_world world;
-    MPI_Comm comm, host; // all ranks; the ranks on this host
-    bool root;           // ends the library when closed
+    MPI_Comm comm, host;     // all ranks; the ranks on this host
+    struct world_mpi *whole; // the world that this one was split from, at last: closing that ends the library
+    bool vars;               // of the whole: the library's tool interface is started
     bool threads;
     ptb_flag_barrier flags; // page NULL: ranks on several hosts, or a single one
 } world_mpi;
@@ -163,7 +165,7 @@ static ptb_status reduce_max(ptb_world *world, double *values, size_t count)
     return PTB_OK;
 }
 
-static ptb_status open_over(MPI_Comm comm, bool root, bool threads, ptb_world **out);
+static ptb_status open_over(MPI_Comm comm, world_mpi *whole, bool threads, ptb_world **out);
 
 static ptb_status split(ptb_world *world, int colour, int key, ptb_world **out)
 {
@@ -174,7 +176,7 @@ static ptb_status split(ptb_world *world, int colour, int key, ptb_world **out)
         *out = NULL;
         return PTB_OK;
     }
-    return open_over(part, false, of(world)->threads, out);
+    return open_over(part, of(world)->whole, of(world)->threads, out);
 }
 
 static void abort_job(ptb_world *world, int exit_code)
@@ -189,7 +191,7 @@ static void release(world_mpi *w)
         munmap(w->flags.page, ptb_flag_page_bytes(w->world.size));
     if (w->host != MPI_COMM_NULL)
         MPI_Comm_free(&w->host);
-    if (!w->root)
+    if (w->whole != w)
         MPI_Comm_free(&w->comm);
     free((void *)w->world.host_of);
     free(w);
@@ -197,9 +199,11 @@ static void release(world_mpi *w)
 
 static void close_world(ptb_world *world)
 {
-    bool root = of(world)->root;
+    bool whole = of(world)->whole == of(world), vars = of(world)->vars;
     release(of(world));
-    if (root)
+    if (whole && vars)
+        MPI_T_finalize();
+    if (whole)
         MPI_Finalize();
 }
 
@@ -224,6 +228,17 @@ MPI_Comm ptb_world_mpi_comm(const ptb_world *world)
 bool ptb_world_mpi_threads(const ptb_world *world)
 {
     return world->ops == &world_mpi_ops && ((const world_mpi *)world)->threads;
+}
+
+bool ptb_world_mpi_vars(ptb_world *world)
+{
+    int provided;
+    if (world->ops != &world_mpi_ops)
+        return false;
+    world_mpi *whole = of(world)->whole;
+    if (!whole->vars)
+        whole->vars = MPI_T_init_thread(MPI_THREAD_SINGLE, &provided) == MPI_SUCCESS;
+    return whole->vars;
 }
 
 // ---- opening
@@ -303,7 +318,7 @@ static ptb_status find_oversubscription(world_mpi *w)
     ptb_status status = ptb_mpi_check(
         MPI_Allgather(&mine, sizeof mine, MPI_BYTE, masks, sizeof mine, MPI_BYTE, w->host), "MPI_Allgather");
     if (status == PTB_OK)
-        world->oversubscribed = too_many(masks, world->local_size, ptb_world_cgroup_cpus());
+        world->oversubscribed = too_many(masks, world->local_size, ptb_topology_cgroup_cpus());
     free(masks);
     return status;
 }
@@ -366,15 +381,18 @@ static ptb_status make_flags(world_mpi *w)
 }
 
 // Takes over `comm` also when it fails.
-static ptb_status open_over(MPI_Comm comm, bool root, bool threads, ptb_world **out)
+static ptb_status open_over(MPI_Comm comm, world_mpi *whole, bool threads, ptb_world **out)
 {
     world_mpi *w = calloc(1, sizeof *w);
     if (!w) {
         ptb_error("no memory for a world");
         return PTB_NO_MEMORY;
     }
-    *w = (world_mpi){
-        .world.ops = &world_mpi_ops, .comm = comm, .host = MPI_COMM_NULL, .root = root, .threads = threads};
+    *w = (world_mpi){.world.ops = &world_mpi_ops,
+                     .comm = comm,
+                     .host = MPI_COMM_NULL,
+                     .whole = whole ? whole : w,
+                     .threads = threads};
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(comm, &w->world.rank);
     MPI_Comm_size(comm, &w->world.size);
@@ -399,7 +417,7 @@ void ptb_mpi_environment(void)
     // were given by hand (-H host:8) or the control group allows fewer processors than the machine has.
 
     const char *text = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-    int local = text ? atoi(text) : 0, quota = ptb_world_cgroup_cpus();
+    int local = text ? atoi(text) : 0, quota = ptb_topology_cgroup_cpus();
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     if (local > online || (quota > 0 && local > quota))
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
@@ -446,7 +464,7 @@ ptb_status ptb_world_open_mpi(bool threads, ptb_world **world)
         status = PTB_UNSUPPORTED;
     }
     if (status == PTB_OK)
-        status = open_over(MPI_COMM_WORLD, true, threads, world);
+        status = open_over(MPI_COMM_WORLD, NULL, threads, world);
     if (status != PTB_OK)
         MPI_Finalize();
     return status;

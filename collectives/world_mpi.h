@@ -11,6 +11,11 @@ MPI_Comm ptb_world_mpi_comm(const ptb_world *world);
 // Whether any thread may call the library (MPI_THREAD_MULTIPLE).
 bool ptb_world_mpi_threads(const ptb_world *world);
 
+// Starts the library's tool interface (MPI_T) unless it is, and keeps it until the library ends: Open MPI
+// loads every component there is to learn its variables, which takes a tenth of a second. False: there is
+// none.
+bool ptb_world_mpi_vars(ptb_world *world);
+
 // Variables that must be in the environment before the library reads its settings, which it does at MPI_Init
 // or at the first look at its variables, whichever comes first.
 void ptb_mpi_environment(void);

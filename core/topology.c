@@ -202,7 +202,7 @@ static bool list_holds(const char *list, size_t length, const char *word)
 }
 
 // Whole CPUs that the control groups of this process grant: at least 1 where there is a quota.
-static int read_cgroup_cpus(void)
+int ptb_topology_cgroup_cpus(void)
 {
     FILE *file = fopen("/proc/self/cgroup", "re");
     char *line = NULL;
@@ -369,7 +369,7 @@ ptb_status ptb_topology_read(ptb_topology *topology)
     ptb_topology_cpu_model(t.cpu_model, sizeof t.cpu_model);
     t.allowed_cpus = ptb_topology_allowed_cpus();
     read_binding(t.binding, sizeof t.binding);
-    t.cgroup_cpus = read_cgroup_cpus();
+    t.cgroup_cpus = ptb_topology_cgroup_cpus();
     read_flags(&t);
     t.fingerprint = fingerprint_of(&t);
     *topology = t;

@@ -27,6 +27,8 @@ typedef struct {
 } ptb_topology;
 
 ptb_status ptb_topology_read(ptb_topology *topology);
+// Only the field cgroup_cpus, without looking at the rest of the machine.
+int ptb_topology_cgroup_cpus(void);
 // JSON object with the fields above; the fingerprint is 16 hexadecimal digits.
 void ptb_topology_json(const ptb_topology *topology, ptb_text *out);
 // Two of the fields alone, without reading all the rest.
