@@ -83,7 +83,7 @@ static verdict check_launch(doctor *d)
 static verdict check_cores(doctor *d)
 {
     const ptb_topology *t = &d->topology;
-    int quota = ptb_world_cgroup_cpus();
+    int quota = ptb_topology_cgroup_cpus();
     if (quota && quota < t->allowed_cpus) {
         SAY(d,
             "%d processors may be used (%s), but the control group grants only %d of their time; ranks "
@@ -105,7 +105,7 @@ static verdict check_cores(doctor *d)
 static verdict check_binding(doctor *d)
 {
     const ptb_topology *t = &d->topology;
-    int quota = ptb_world_cgroup_cpus();
+    int quota = ptb_topology_cgroup_cpus();
     if (quota && quota < t->cores)
         SAY(d, "ranks are not bound by default beyond %d, where they outnumber processors", quota);
     else

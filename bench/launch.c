@@ -285,7 +285,7 @@ static ptb_status judge(launch *l, int wait_status)
 static int count_cores(void)
 {
     ptb_topology topology;
-    int cpus = ptb_topology_allowed_cpus(), quota = ptb_world_cgroup_cpus();
+    int cpus = ptb_topology_allowed_cpus(), quota = ptb_topology_cgroup_cpus();
     // Hardware threads of one core share what is measured: one rank a core.
     if (ptb_topology_read(&topology) == PTB_OK && topology.threads > topology.cores && topology.cores > 0)
         cpus = cpus * topology.cores / topology.threads;
