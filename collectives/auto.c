@@ -1,8 +1,6 @@
 // Choosing an algorithm: a table measured on this machine, or a fixed rule. See auto.h.
 #include "collectives/auto.h"
 
-#include <stdlib.h>
-
 int ptb_auto_class(uint64_t bytes)
 {
     int size_class = 0;
@@ -59,16 +57,4 @@ const ptb_algorithm *ptb_auto_choose(const ptb_auto *table, const ptb_team *team
     if (best && ptb_algorithm_supports(best, team, call, in_place, NULL))
         return best;
     return rule(team, call);
-}
-
-ptb_status ptb_auto_ensure(ptb_world *world, double budget_s)
-{
-    bool found = false;
-    ptb_auto *table = calloc(1, sizeof *table);
-    PTB_TRY(ptb_world_agree(world, table ? PTB_OK : PTB_NO_MEMORY));
-    ptb_status status = ptb_auto_load(world, table, &found);
-    if (status == PTB_OK && !found)
-        status = ptb_auto_tune(world, budget_s, table);
-    free(table);
-    return status;
 }

@@ -1,7 +1,8 @@
 // `auto`: which algorithm a call gets. `host` looks it up in a table that ptb_auto_tune measured on this
-// machine and cached (`auto-FINGERPRINT-RANKSxHOSTS.json` under $XDG_CACHE_HOME/ptbench or ~/.cache/ptbench);
-// without a table, and always in `local`, so that tests do not depend on the machine, a fixed rule holds:
-// direct where all ranks share memory, else by size as Thakur, Rabenseifner and Gropp (2005) recommend.
+// machine (ptb_comm_config.measure) and cached (`auto-FINGERPRINT-RANKSxHOSTS.json` under
+// $XDG_CACHE_HOME/ptbench or ~/.cache/ptbench); without a table, and always in `local`, so that tests do not
+// depend on the machine, a fixed rule holds: direct where all ranks share memory, else by size as Thakur,
+// Rabenseifner and Gropp (2005) recommend.
 #ifndef PTB_COLLECTIVES_AUTO_H
 #define PTB_COLLECTIVES_AUTO_H
 
@@ -36,9 +37,6 @@ ptb_status ptb_auto_load(ptb_world *world, ptb_auto *table, bool *found);
 // a host together would need more than half a GiB), and stores the table. A cache that cannot be written is a
 // warning.
 ptb_status ptb_auto_tune(ptb_world *world, double budget_s, ptb_auto *table);
-// Collective: tunes unless there is a table. What the program calls before it opens `host` with "auto".
-ptb_status ptb_auto_ensure(ptb_world *world, double budget_s);
-
 // For ptb_auto_tune: stores the table. Rank 0 only; failures are warnings.
 void ptb_auto_store(const ptb_world *world, const ptb_auto *table);
 

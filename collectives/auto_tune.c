@@ -13,6 +13,7 @@ enum {
     SAMPLES_MIN = 3,
     SAMPLES_MAX = 15,
     BATCH_MAX = 32,
+    GROWTH = 4,   // time of a cell against the one before, where bandwidth counts
     HOPELESS = 3, // so many times slower than the best where bandwidth counts: not tried at larger sizes
 };
 static const uint64_t memory_max = (uint64_t)512 << 20, bandwidth_from = 2 << 20;
@@ -24,7 +25,7 @@ typedef struct {
     unsigned char *send, *recv;
     uint64_t most_bytes; // largest vector
     double slice_us;     // for one collective at one size
-    double collective_s; // for one collective; larger sizes are left out when it is used up
+    double collective_s; // for one collective; sizes that would take it beyond twice that are left out
 } tuning;
 
 // The same times on all ranks, so that all decide alike.
@@ -103,15 +104,17 @@ static ptb_status tune_collective(const tuning *t, ptb_coll_kind kind)
     }
     int last = -1;
     int64_t begin = ptb_clock_ns();
-    double spent_s = 0;
+    double spent_s = 0, cell_s = 0;
     for (int c = 0; c < PTB_AUTO_CLASSES && listed; c++) {
-        bool measure = ptb_auto_class_bytes(c) <= t->most_bytes && spent_s <= t->collective_s &&
-                       (kind != PTB_BARRIER || c == 0);
+        bool measure = ptb_auto_class_bytes(c) <= t->most_bytes &&
+                       spent_s + GROWTH * cell_s <= 2 * t->collective_s && (kind != PTB_BARRIER || c == 0);
         if (measure) {
             PTB_TRY(tune_cell(t, kind, c, list, &listed));
             last = c;
-            spent_s = (double)(ptb_clock_ns() - begin) * 1e-9;
-            PTB_TRY(ptb_world_reduce_max(t->team->world, &spent_s, 1));
+            double now_s = (double)(ptb_clock_ns() - begin) * 1e-9;
+            PTB_TRY(ptb_world_reduce_max(t->team->world, &now_s, 1));
+            cell_s = ptb_auto_class_bytes(c) < bandwidth_from ? 0 : now_s - spent_s;
+            spent_s = now_s;
         } else if (last >= 0 && ptb_auto_class_bytes(last) >= bandwidth_from) {
             t->table->best[kind][c] = t->table->best[kind][last]; // without a time of its own
         }

@@ -215,7 +215,8 @@ static ptb_status use_comm(ptb_bench_run *run, const ptb_coll_point *point, char
         ptb_comm_config config = {.algorithm = strcmp(algorithm, "default") == 0 ? NULL : algorithm,
                                   .transport = run->plan.transport,
                                   .segment_bytes = run->plan.segment_bytes,
-                                  .timeout_s = PEER_TIMEOUT_S};
+                                  .timeout_s = PEER_TIMEOUT_S,
+                                  .measure = true};
         run->opened[slot] = ptb_comm_open(name, run->group, &config, &run->comms[slot]);
     }
     run->comm = run->opened[slot] == PTB_OK ? run->comms[slot] : NULL;

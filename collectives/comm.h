@@ -72,7 +72,9 @@ typedef struct {
         *transport; // NULL: any. What `--transport` said; the back-end checks that it is what really runs
     uint64_t segment_bytes; // pipeline segment; 0: the algorithm's own choice
     bool threads;           // several threads of this rank will use the library (training steps)
-    double timeout_s;       // a peer that does not answer for so long is lost; 0: never
+    bool measure;     // where the back-end is to choose the algorithm, it may take some seconds, once on a
+                      // machine, to measure which is the fastest
+    double timeout_s; // a peer that does not answer for so long is lost; 0: never
 } ptb_comm_config;
 
 typedef struct ptb_comm ptb_comm;

@@ -16,7 +16,7 @@
 #endif
 
 enum {
-    SPINS = 4000,              // polls before yielding with a core a rank: about 0.1 ms
+    SPINS = 500,               // polls before yielding with a core a rank: about 20 us
     SPINS_OVERSUBSCRIBED = 16, // another rank may need this core to make the flag change
     CHANNEL_BYTES = 8 << 20,   // data slots of one member, at most
     SLOT_MIN = 4 << 10,

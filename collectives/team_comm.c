@@ -61,16 +61,22 @@ static ptb_status check_transport(const ptb_team *team, const char *asked)
     return ptb_world_agree(team->world, status);
 }
 
-static ptb_status choose_at_open(ptb_team_comm *c, ptb_world *world, const char *name, bool threads)
+static ptb_status choose_at_open(ptb_team_comm *c, ptb_world *world, const ptb_comm_config *config,
+                                 bool threads)
 {
+    static const double budget_s = 4;
+    const char *name = config->algorithm;
     if (name && strcmp(name, "auto") && strcmp(name, "default")) {
         c->algorithm = ptb_algorithm_need(name);
         return c->algorithm ? PTB_OK : PTB_USAGE;
     }
     c->choice = calloc(1, sizeof *c->choice);
     PTB_TRY(ptb_world_agree(world, c->choice ? PTB_OK : PTB_NO_MEMORY));
+    if (threads || world->size == 1)
+        return PTB_OK;
     bool found;
-    return threads || world->size == 1 ? PTB_OK : ptb_auto_load(world, c->choice, &found);
+    PTB_TRY(ptb_auto_load(world, c->choice, &found));
+    return found || !config->measure ? PTB_OK : ptb_auto_tune(world, budget_s, c->choice);
 }
 
 ptb_status ptb_team_comm_open(ptb_world *world, const ptb_comm_config *config, const ptb_comm_ops *ops,
@@ -79,7 +85,7 @@ ptb_status ptb_team_comm_open(ptb_world *world, const ptb_comm_config *config, c
     ptb_team_comm *c = calloc(1, sizeof *c);
     PTB_TRY(ptb_world_agree(world, c ? PTB_OK : PTB_NO_MEMORY));
     c->comm = (ptb_comm){.ops = ops, .world = world, .rank = world->rank, .size = world->size};
-    ptb_status status = choose_at_open(c, world, config->algorithm, threads);
+    ptb_status status = choose_at_open(c, world, config, threads);
     if (status == PTB_OK)
         status = ptb_team_open(world, config, threads, &c->comm.sent_bytes, &c->team);
     if (status == PTB_OK)

@@ -82,9 +82,8 @@ static ptb_status lose(ptb_world *world, const char *algorithm, size_t count)
 
 static ptb_status choose(ptb_world *world)
 {
-    PTB_TRY(ptb_auto_ensure(world, 0.2));
     ptb_comm *comm;
-    ptb_comm_config config = {.algorithm = "auto"};
+    ptb_comm_config config = {.algorithm = "auto", .measure = true};
     PTB_TRY(ptb_comm_open("host", world, &config, &comm));
     static char buffer[2][64];
     ptb_coll call = {
