@@ -67,6 +67,18 @@ static void complain(reader *r, const char *format, ...)
     r->status = PTB_USAGE;
 }
 
+// inih reads on after a bad line and takes an indented one as the continuation of a value.
+static bool is_well_formed(const char *line, size_t length)
+{
+    size_t indent = strspn(line, " \t\r");
+    if (indent >= length || strchr(";#", line[indent]))
+        return true;
+    if (indent > 0)
+        return false;
+    const char *end = line + length;
+    return memchr(line, line[0] == '[' ? ']' : '=', (size_t)(end - line)) != NULL;
+}
+
 // fgets for inih, which cuts long lines silently otherwise.
 static char *read_line(char *line, int size, void *stream)
 {
@@ -77,6 +89,10 @@ static char *read_line(char *line, int size, void *stream)
     r->line++;
     if (length > MAX_LINE || length + 2 > (size_t)size) {
         complain(r, "the line is %zu characters long; at most %d are allowed", length, MAX_LINE);
+        return NULL;
+    }
+    if (!is_well_formed(r->next, length)) {
+        complain(r, "expected [section], key = value or a comment that starts with ';', not indented");
         return NULL;
     }
     memcpy(line, r->next, length);
@@ -216,7 +232,7 @@ ptb_status ptb_suite_parse(const char *file, const char *text, ptb_suite **out)
     int bad_line = ini_parse_stream(read_line, &r, handle, &r);
     if (r.status == PTB_OK && bad_line) {
         r.line = bad_line;
-        complain(&r, "expected [section], key = value or a comment that starts with ';'");
+        complain(&r, "this is no INI file");
     }
     if (r.status == PTB_OK)
         r.status = check_complete(suite);
