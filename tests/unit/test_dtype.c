@@ -16,20 +16,6 @@
 #include <immintrin.h>
 #endif
 
-static float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 static void test_names(void **state)
 {
     (void)state;
@@ -136,6 +122,20 @@ static void test_half_rounding(void **state)
 }
 
 #ifdef __F16C__
+static float float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static uint32_t bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 // Against the processor, over all exponents, NaNs included.
 static void test_f16_hardware(void **state)
 {
