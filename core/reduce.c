@@ -4,8 +4,10 @@
 // row to the kernels and to the table at the end.
 #include "core/dtype.h"
 
+#include "core/reduce_lines.h"
+
 #include <string.h>
-#if defined(__AVX512F__) || defined(__AVX2__)
+#ifdef __F16C__
 #include <immintrin.h>
 #endif
 
@@ -27,21 +29,36 @@ typedef uint16_t u16_any ANYWHERE;
 typedef int8_t i8_any ANYWHERE;
 typedef uint8_t u8_any ANYWHERE;
 
-static inline float widen_bf16(uint16_t bits)
-{
-    uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, sizeof value);
-    return value;
-}
-
-// ptb_f32_to_bf16 without a branch.
-static inline uint16_t narrow_bf16(float value)
+static inline uint32_t bits_of(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, quiet = bits >> 16 | 0x40;
-    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+    return bits;
+}
+
+static inline float float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline float widen_bf16(uint16_t bits)
+{
+    return float_of((uint32_t)bits << 16);
+}
+
+// The bf16 nearest to `value`, in the high half; the low half is undefined. As ptb_f32_to_bf16, without a
+// branch.
+static inline uint32_t round_bf16(float value)
+{
+    uint32_t bits = bits_of(value), rounded = bits + 0x7fff + (bits >> 16 & 1);
+    return value != value ? bits | 0x400000 : rounded;
+}
+
+static inline uint16_t narrow_bf16(float value)
+{
+    return (uint16_t)(round_bf16(value) >> 16);
 }
 
 #define SAME(value) (value)
@@ -84,11 +101,54 @@ static inline uint16_t narrow_bf16(float value)
 
 KERNELS(f64, f64_any, double, f64_any, double, SAME, SAME)
 KERNELS(f32, f32_any, float, f32_any, float, SAME, SAME)
-KERNELS(bf16, u16_any, float, u16_any, float, widen_bf16, narrow_bf16)
 KERNELS(i64, i64_any, int64_t, u64_any, uint64_t, SAME, SAME)
 KERNELS(i32, i32_any, int32_t, u32_any, uint32_t, SAME, SAME)
 KERNELS(i8, i8_any, int8_t, u8_any, uint8_t, SAME, SAME)
 KERNELS(u8, u8_any, uint8_t, u8_any, uint8_t, SAME, SAME)
+
+// bf16: both halves of a 32-bit lane become floats in place, which needs no shuffles; ROUND leaves the result
+// in the high half.
+#define BF16_HIGH 0xffff0000u
+#define BF16_PAIR(OP, ROUND, x, y)                                                                           \
+    (ROUND(OP(float_of((x) << 16), float_of((y) << 16))) >> 16 |                                             \
+     (ROUND(OP(float_of((x)&BF16_HIGH), float_of((y)&BF16_HIGH))) & BF16_HIGH))
+#define BF16_KERNEL(name, OP, ROUND)                                                                         \
+    static void name##_two(void *out0, void *out1, const void *a, const void *b, size_t count)               \
+    {                                                                                                        \
+        u32_any *o = out0, *p = out1;                                                                        \
+        const u32_any *x = a, *y = b;                                                                        \
+        NO_LOOP_DEPENDENCE                                                                                   \
+        for (size_t i = 0; i < count / 2; i++) {                                                             \
+            uint32_t u = x[i], v = y[i], result = BF16_PAIR(OP, ROUND, u, v);                                \
+            o[i] = result;                                                                                   \
+            p[i] = result;                                                                                   \
+        }                                                                                                    \
+        if (count % 2) {                                                                                     \
+            float u = widen_bf16(((const u16_any *)a)[count - 1]);                                           \
+            float v = widen_bf16(((const u16_any *)b)[count - 1]);                                           \
+            ((u16_any *)out0)[count - 1] = ((u16_any *)out1)[count - 1] = narrow_bf16(OP(u, v));             \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void name(void *out, const void *a, const void *b, size_t count)                                  \
+    {                                                                                                        \
+        u32_any *o = out;                                                                                    \
+        const u32_any *x = a, *y = b;                                                                        \
+        NO_LOOP_DEPENDENCE                                                                                   \
+        for (size_t i = 0; i < count / 2; i++) {                                                             \
+            uint32_t u = x[i], v = y[i];                                                                     \
+            o[i] = BF16_PAIR(OP, ROUND, u, v);                                                               \
+        }                                                                                                    \
+        if (count % 2) {                                                                                     \
+            float u = widen_bf16(((const u16_any *)a)[count - 1]);                                           \
+            float v = widen_bf16(((const u16_any *)b)[count - 1]);                                           \
+            ((u16_any *)out)[count - 1] = narrow_bf16(OP(u, v));                                             \
+        }                                                                                                    \
+    }
+
+BF16_KERNEL(bf16_sum, ADD, round_bf16)
+BF16_KERNEL(bf16_prod, MUL, round_bf16)
+BF16_KERNEL(bf16_min, MIN, bits_of)
+BF16_KERNEL(bf16_max, MAX, bits_of)
 
 // f16: LANES elements at a time; LOADS widens them to f32, STORES rounds them back to nearest even.
 #if defined(__AVX512F__)
@@ -164,113 +224,70 @@ F16_KERNEL(f16_prod, mul, MUL)
 F16_KERNEL(f16_min, min, MIN)
 F16_KERNEL(f16_max, max, MAX)
 
-enum {
-    LINE = 64,
-    STAGE_BYTES = 2048, // computed in the L1 cache, then streamed out: long bursts of full lines
-};
-
-// Non-temporal copy of whole lines; `to` is aligned to a line, `from` to a line.
-static inline void stream_lines(void *to, const void *from, size_t bytes)
-{
-#if defined(__AVX512F__)
-    for (size_t at = 0; at < bytes; at += LINE)
-        _mm512_stream_si512((void *)((char *)to + at), _mm512_load_si512((const char *)from + at));
-#elif defined(__AVX2__)
-    for (size_t at = 0; at < bytes; at += LINE) {
-        const __m256i *source = (const __m256i *)((const char *)from + at);
-        __m256i *target = (__m256i *)((char *)to + at);
-        __m256i low = _mm256_load_si256(source), high = _mm256_load_si256(source + 1);
-        _mm256_stream_si256(target, low);
-        _mm256_stream_si256(target + 1, high);
-    }
-#else
-    memcpy(to, from, bytes);
-#endif
-}
-
-// Makes streamed lines visible before any later store.
-static inline void stream_fence(void)
-{
-#if defined(__AVX512F__) || defined(__AVX2__)
-    _mm_sfence();
-#endif
-}
-
 // Elements before the first line boundary of `out`; SIZE_MAX when no element starts at one.
-static inline size_t elements_to_line(const void *out, size_t size)
+static size_t elements_to_line(const void *out, size_t size)
 {
-    size_t bytes = -(uintptr_t)out & (LINE - 1);
+    size_t bytes = -(uintptr_t)out & (PTB_LINE_BYTES - 1);
     return bytes % size ? SIZE_MAX : bytes / size;
 }
 
-static inline __attribute__((always_inline)) void streaming(ptb_reduce_fn *kernel, size_t size, void *out,
-                                                            const void *a, const void *b, size_t count)
+// The head up to a line boundary and the tail after the last one by the plain kernel, the lines between them
+// by their own loop.
+static void streaming(ptb_dtype type, ptb_redop op, void *out, const void *a, const void *b, size_t count)
 {
-    _Alignas(LINE) char stage[STAGE_BYTES];
-    size_t at = elements_to_line(out, size);
-    if (at >= count) {
+    ptb_reduce_fn *kernel = ptb_reduce_function(type, op);
+    ptb_reduce_lines_fn *lines = ptb_reduce_lines(type, op);
+    const size_t size = ptb_dtype_size(type), head = elements_to_line(out, size);
+    if (!lines || head >= count) {
         kernel(out, a, b, count);
         return;
     }
-    kernel(out, a, b, at);
-    const size_t line = LINE / size;
-    while (count - at >= line) {
-        size_t n = (count - at < STAGE_BYTES / size ? count - at : STAGE_BYTES / size) / line * line;
-        kernel(stage, (const char *)a + at * size, (const char *)b + at * size, n);
-        stream_lines((char *)out + at * size, stage, n * size);
-        at += n;
-    }
-    kernel((char *)out + at * size, (const char *)a + at * size, (const char *)b + at * size, count - at);
-    stream_fence();
+    kernel(out, a, b, head);
+    size_t first = head * size, bytes = (count - head) * size / PTB_LINE_BYTES * PTB_LINE_BYTES;
+    lines(PTB_LINES_ONE, (char *)out + first, NULL, (const char *)a + first, (const char *)b + first, bytes);
+    size_t rest = first + bytes;
+    kernel((char *)out + rest, (const char *)a + rest, (const char *)b + rest, count - rest / size);
+    ptb_reduce_fence();
 }
 
 // As `streaming`. When the outputs lie differently within a line, only the first one is streamed.
-static inline __attribute__((always_inline)) void streaming2(ptb_reduce2_fn *kernel2, ptb_reduce_fn *kernel,
-                                                             size_t size, void *out0, void *out1,
-                                                             const void *a, const void *b, size_t count)
+static void streaming2(ptb_dtype type, ptb_redop op, void *out0, void *out1, const void *a, const void *b,
+                       size_t count)
 {
-    _Alignas(LINE) char stage[STAGE_BYTES];
-    size_t at = elements_to_line(out0, size);
-    if (at >= count) {
-        kernel2(out0, out1, a, b, count, false);
+    ptb_reduce2_fn *kernel = ptb_reduce2_function(type, op);
+    ptb_reduce_lines_fn *lines = ptb_reduce_lines(type, op);
+    const size_t size = ptb_dtype_size(type), head = elements_to_line(out0, size);
+    if (!lines || head >= count) {
+        kernel(out0, out1, a, b, count, false);
         return;
     }
-    kernel2(out0, out1, a, b, at, false);
-    const size_t line = LINE / size;
-    const bool both = (((uintptr_t)out0 ^ (uintptr_t)out1) & (LINE - 1)) == 0;
-    while (count - at >= line) {
-        size_t n = (count - at < STAGE_BYTES / size ? count - at : STAGE_BYTES / size) / line * line;
-        size_t first = at * size;
-        kernel(stage, (const char *)a + first, (const char *)b + first, n);
-        stream_lines((char *)out0 + first, stage, n * size);
-        if (both)
-            stream_lines((char *)out1 + first, stage, n * size);
-        else
-            memcpy((char *)out1 + first, stage, n * size);
-        at += n;
-    }
-    size_t first = at * size;
-    kernel2((char *)out0 + first, (char *)out1 + first, (const char *)a + first, (const char *)b + first,
-            count - at, false);
-    stream_fence();
+    kernel(out0, out1, a, b, head, false);
+    bool lie_alike = (((uintptr_t)out0 ^ (uintptr_t)out1) & (PTB_LINE_BYTES - 1)) == 0;
+    size_t first = head * size, bytes = (count - head) * size / PTB_LINE_BYTES * PTB_LINE_BYTES;
+    lines(lie_alike ? PTB_LINES_TWO : PTB_LINES_TWO_HALF, (char *)out0 + first, (char *)out1 + first,
+          (const char *)a + first, (const char *)b + first, bytes);
+    size_t rest = first + bytes;
+    kernel((char *)out0 + rest, (char *)out1 + rest, (const char *)a + rest, (const char *)b + rest,
+           count - rest / size, false);
+    ptb_reduce_fence();
 }
 
-#define FORMS(type, op, size)                                                                                \
+#define FORMS(TYPE, OP, type, op)                                                                            \
     static void type##_##op##_streaming(void *out, const void *a, const void *b, size_t count)               \
     {                                                                                                        \
-        streaming(type##_##op, size, out, a, b, count);                                                      \
+        streaming(PTB_##TYPE, PTB_##OP, out, a, b, count);                                                   \
     }                                                                                                        \
     static void type##_##op##_either(void *out0, void *out1, const void *a, const void *b, size_t count,     \
                                      bool stream)                                                            \
     {                                                                                                        \
         if (stream)                                                                                          \
-            streaming2(type##_##op##_either, type##_##op, size, out0, out1, a, b, count);                    \
+            streaming2(PTB_##TYPE, PTB_##OP, out0, out1, a, b, count);                                       \
         else                                                                                                 \
             type##_##op##_two(out0, out1, a, b, count);                                                      \
     }
 #define X(upper, lower, bytes, floating, bits)                                                               \
-    FORMS(lower, sum, bytes)                                                                                 \
-    FORMS(lower, prod, bytes) FORMS(lower, min, bytes) FORMS(lower, max, bytes)
+    FORMS(upper, SUM, lower, sum)                                                                            \
+    FORMS(upper, PROD, lower, prod) FORMS(upper, MIN, lower, min) FORMS(upper, MAX, lower, max)
 PTB_DTYPE_LIST(X)
 #undef X
 
@@ -309,11 +326,11 @@ ptb_reduce2_fn *ptb_reduce2_function(ptb_dtype type, ptb_redop op)
 
 static void divide_f16(void *buffer, size_t count, float divisor)
 {
-    float stage[STAGE_BYTES / sizeof(float)];
-    uint16_t packed[STAGE_BYTES / sizeof(float)];
-    const size_t most = STAGE_BYTES / sizeof(float);
-    for (size_t at = 0; at < count; at += most) {
-        size_t n = count - at < most ? count - at : most;
+    enum { AT_ONCE = 512 };
+    float stage[AT_ONCE];
+    uint16_t packed[AT_ONCE];
+    for (size_t at = 0; at < count; at += AT_ONCE) {
+        size_t n = count - at < AT_ONCE ? count - at : AT_ONCE;
         char *values = (char *)buffer + at * sizeof *packed;
         memcpy(packed, values, n * sizeof *packed);
         ptb_f16_to_f32_array(stage, packed, n);

@@ -336,17 +336,22 @@ static void test_bf16_special(void **state)
 {
     (void)state;
     enum { MANY = 40 }; // long enough for vectors
-    uint16_t a[MANY], b[MANY], out[MANY];
+    _Alignas(64) uint16_t a[MANY], b[MANY], out[MANY];
     for (int i = 0; i < MANY; i++) {
         a[i] = i % 2 ? 0x7f80 : 0x7f7f; // infinity, largest
         b[i] = i % 2 ? 0xff80 : 0x7f7f;
     }
-    ptb_reduce_function(PTB_BF16, PTB_SUM)(out, a, b, MANY);
-    for (int i = 0; i < MANY; i++)
-        if (i % 2)
-            assert_true(isnan(ptb_bf16_to_f32(out[i])));
+    for (int streaming = 0; streaming <= 1; streaming++) {
+        if (streaming)
+            ptb_reduce_function_streaming(PTB_BF16, PTB_SUM)(out, a, b, MANY);
         else
-            assert_int_equal(out[i], 0x7f80);
+            ptb_reduce_function(PTB_BF16, PTB_SUM)(out, a, b, MANY);
+        for (int i = 0; i < MANY; i++)
+            if (i % 2)
+                assert_true(isnan(ptb_bf16_to_f32(out[i])));
+            else
+                assert_int_equal(out[i], 0x7f80);
+    }
 }
 
 static void test_finish(void **state)
