@@ -15,7 +15,7 @@ enum { VECTOR = 64 };
 enum { VECTOR = 32 };
 #define STREAM(address, value) _mm256_stream_si256((__m256i *)(void *)(address), (__m256i)(value))
 #elif defined(__SSE2__)
-#include <emmintrin.h>
+#include <immintrin.h>
 enum { VECTOR = 16 };
 #define STREAM(address, value) _mm_stream_si128((__m128i *)(void *)(address), (__m128i)(value))
 #endif
