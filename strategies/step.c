@@ -21,6 +21,7 @@ typedef struct {
     bool tied, overlap;
     uint64_t bucket_bytes;
     double rate, beta1, beta2, decay;
+    int64_t rate_warmup;
 } step_config;
 
 #define FIELD(field) offsetof(step_config, field)
@@ -46,6 +47,8 @@ static const ptb_opt step_opts[] = {
     {"data", 0, PTB_OPT_STRING, FIELD(data), NULL, 0, 0, NULL, "FILE",
      "train on the bytes of this file; otherwise on generated text with structure to learn"},
     {"lr", 0, PTB_OPT_DOUBLE, FIELD(rate), "0.001", 0, 10, NULL, NULL, "learning rate of AdamW"},
+    {"lr-warmup", 0, PTB_OPT_INT, FIELD(rate_warmup), "10", 0, 1 << 30, NULL, "STEPS",
+     "steps in which the learning rate rises linearly to --lr"},
     {"beta1", 0, PTB_OPT_DOUBLE, FIELD(beta1), "0.9", 0, 0.999999, NULL, NULL, "AdamW: decay of the mean"},
     {"beta2", 0, PTB_OPT_DOUBLE, FIELD(beta2), "0.95", 0, 0.999999, NULL, NULL,
      "AdamW: decay of the mean square"},
@@ -179,6 +182,7 @@ static void name_case(const ptb_bench_run *run, size_t index, ptb_params *p)
     ptb_params_set(p, "precision", "f32");
     ptb_params_set(p, "optimizer", "adamw");
     ptb_params_set(p, "lr", "%g", c->rate);
+    ptb_params_set(p, "lr_warmup", "%" PRId64, c->rate_warmup);
     ptb_params_set(p, "betas", "%g,%g", c->beta1, c->beta2);
     ptb_params_set(p, "decay", "%g", c->decay);
     ptb_params_set(p, "data", "%s", run->data);
@@ -220,7 +224,8 @@ static ptb_status step_prepare(ptb_bench_run *run, const ptb_case *c, char *reas
         .comm_config = {.algorithm = strcmp(algorithm, "auto") ? algorithm : NULL,
                         .transport = f->transport && *f->transport ? f->transport : NULL,
                         .threads = true},
-        .optimizer = {(float)f->rate, (float)f->beta1, (float)f->beta2, 1e-8f, (float)f->decay},
+        .optimizer = {(float)f->rate, (float)f->beta1, (float)f->beta2, 1e-8f, (float)f->decay,
+                      (uint64_t)f->rate_warmup},
         .batch = run->batch,
         .seed = run->env.seed,
         .bucket_bytes = f->bucket_bytes,

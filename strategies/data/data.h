@@ -14,6 +14,7 @@
 
 typedef struct {
     float rate, beta1, beta2, epsilon, decay; // AdamW
+    uint64_t warmup; // steps in which the rate rises linearly to its full value; 0 or 1: none
 } ptb_optimizer;
 
 typedef struct {
@@ -68,6 +69,8 @@ struct ptb_data {
 // Counts memory that came from the communicator in the device's ledger; a negative number of bytes takes it
 // out.
 void ptb_data_account(ptb_device *device, ptb_memory category, int64_t bytes);
+// The learning rate of a step, counted from 0.
+float ptb_data_rate(const ptb_optimizer *optimizer, uint64_t step);
 // Hash of count floats, by their bits; the order matters.
 uint64_t ptb_data_hash(const float *values, size_t count);
 

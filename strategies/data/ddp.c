@@ -253,7 +253,7 @@ static ptb_status update_unit(ddp *d, size_t unit)
                           .v = d->v + at,
                           .gradient = d->gradients + at,
                           .count = ptb_tensor_count(&u->tensor[t]),
-                          .rate = e->optimizer.rate,
+                          .rate = ptb_data_rate(&e->optimizer, d->base.step),
                           .beta1 = e->optimizer.beta1,
                           .beta2 = e->optimizer.beta2,
                           .epsilon = e->optimizer.epsilon,
