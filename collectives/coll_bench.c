@@ -157,8 +157,10 @@ static uint64_t available_bytes(void)
     uint64_t free_bytes = kib < UINT64_MAX / 1024 ? kib * 1024 : UINT64_MAX;
     uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "");
     uint64_t used = read_number("/sys/fs/cgroup/memory.current", "");
-    if (limit != UINT64_MAX && used != UINT64_MAX && limit - used < free_bytes)
-        free_bytes = limit > used ? limit - used : 0;
+    if (limit != UINT64_MAX && used != UINT64_MAX) {
+        uint64_t left = limit > used ? limit - used : 0;
+        free_bytes = left < free_bytes ? left : free_bytes;
+    }
     return free_bytes;
 }
 
