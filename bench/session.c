@@ -100,11 +100,16 @@ static void describe_outcome(const ptb_case_result *result, char *out, size_t si
         snprintf(out, size, "%s (%zu samples)%s", time, result->count, better);
 }
 
-static void warn_of_faults(session *s, const ptb_case *c, const ptb_case_result *result, const char *key)
+// Whether memory that is touched for the first time inside the timed call is a large part of its time.
+static bool faults_spoil(const ptb_case *c, const ptb_case_result *result)
 {
     double fault_bytes = result->faults * 4096;
-    bool spoils = c->bytes > 0 && fault_bytes >= 65536 && fault_bytes >= (double)c->bytes / 8;
-    if (!spoils || s->has_warned_of_faults)
+    return c->bytes > 0 && fault_bytes >= 65536 && fault_bytes >= (double)c->bytes / 8;
+}
+
+static void warn_of_faults(session *s, const ptb_case *c, const ptb_case_result *result, const char *key)
+{
+    if (!faults_spoil(c, result) || s->has_warned_of_faults)
         return;
     s->has_warned_of_faults = true;
     ptb_progress_clear(&s->progress);
@@ -189,6 +194,10 @@ static ptb_status run_case(session *s, const ptb_part *part, ptb_runner *runner,
     if (status == PTB_OK) {
         if (result->count && result->faults >= 1)
             ptb_params_set(&result->facts, "page_faults", "%.0f", result->faults);
+        if (result->count && faults_spoil(c, result))
+            ptb_params_set(
+                &result->facts, "warning", "%s",
+                "memory is allocated and first touched inside the timed call; see README 'MPI allocations'");
         count_result(s, result);
         if (is_root(s))
             report_case(s, c, result, key);

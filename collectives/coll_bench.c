@@ -4,7 +4,6 @@
 #include "core/log.h"
 #include "core/random.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,16 +38,12 @@ static ptb_status loop_groups(ptb_bench_run *run, uint64_t n)
 ptb_status ptb_coll_bench_iterate(ptb_bench_run *run, uint64_t n)
 {
     run->iterations += n;
-    run->faults.iterations += n;
     return run->loop(run, n);
 }
 
 ptb_status ptb_coll_bench_reset(ptb_bench_run *run)
 {
-    if (run->refill)
-        PTB_TRY(ptb_coll_fill_input(run));
-    ptb_coll_faults_begin(run);
-    return PTB_OK;
+    return run->refill ? ptb_coll_fill_input(run) : PTB_OK;
 }
 
 // ---- open
@@ -338,7 +333,6 @@ ptb_status ptb_coll_bench_prepare(ptb_bench_run *run, const ptb_case *c, char *r
     run->loop = run->subject->loop ? run->subject->loop : run->aggregate > 1 ? loop_groups : loop_calls;
     run->iterations = 0;
     run->sent_before = run->comm->sent_bytes;
-    run->faults = (ptb_coll_faults){.at_reset = -1, .per_iter = NAN};
     return run->subject->collective.has_data ? ptb_coll_fill(run) : PTB_OK;
 }
 

@@ -4,34 +4,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-
-int64_t ptb_coll_faults_now(void)
-{
-    struct rusage usage;
-    return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_minflt : -1;
-}
-
-// The fewest faults of any sample but the first are those that every call pays.
-void ptb_coll_faults_end(ptb_bench_run *run)
-{
-    ptb_coll_faults *f = &run->faults;
-    if (f->at_reset < 0 || f->iterations == 0)
-        return;
-    double per_iter = (double)(ptb_coll_faults_now() - f->at_reset) / (double)f->iterations;
-    if (f->warm && !(per_iter >= f->per_iter))
-        f->per_iter = per_iter;
-    f->warm = true;
-    f->iterations = 0;
-}
-
-void ptb_coll_faults_begin(ptb_bench_run *run)
-{
-    ptb_coll_faults_end(run);
-    run->faults.iterations = 0;
-    run->faults.at_reset = ptb_coll_faults_now();
-}
 
 // One rank's view of its group, gathered from all.
 typedef struct {
@@ -128,8 +100,6 @@ ptb_status ptb_coll_bench_metrics(ptb_bench_run *run, const ptb_timing *timing, 
 
 void ptb_coll_bench_facts(ptb_bench_run *run, ptb_params *facts)
 {
-    const ptb_collective *coll = &run->subject->collective;
-    ptb_coll_faults_end(run);
     run->comm->ops->describe(run->comm, ptb_coll_is_p2p(run->subject) ? NULL : &run->call, facts);
     if (run->plan.groups > 1) {
         ptb_params_set(facts, "groups", "%d", run->plan.groups);
@@ -138,14 +108,4 @@ void ptb_coll_bench_facts(ptb_bench_run *run, ptb_params *facts)
     uint64_t sent = run->comm->sent_bytes - run->sent_before;
     if (sent && run->iterations)
         ptb_params_set(facts, "sent_bytes_per_iter", "%.0f", (double)sent / (double)run->iterations);
-    double faults = run->faults.per_iter;
-    if (!coll->has_data || isnan(faults))
-        return;
-    ptb_params_set(facts, "page_faults_per_iter", "%.3g", faults);
-    // A quarter of the pages of S, and enough of them not to be chance.
-    double bytes = (double)run->point->count * (double)ptb_dtype_size(run->point->type);
-    if (strcmp(run->comm->ops->plugin.name, "mpi") == 0 && faults > 16 && faults > bytes / 4096 / 4)
-        ptb_params_set(
-            facts, "warning", "%s",
-            "the MPI library's own allocations page-fault in every call; see README 'MPI allocations'");
 }

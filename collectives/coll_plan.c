@@ -32,15 +32,21 @@ static size_t names_count(const char *const *names)
     return n;
 }
 
-static ptb_status unknown(const char *option, const char *word, const char *what, const char *const *names)
+static ptb_status unknown(const ptb_coll_plan *plan, const char *option, const char *word, const char *what,
+                          const char *const *names)
 {
     char near[256];
     ptb_text_nearest(word, names, names_count(names), near, sizeof near);
-    ptb_error("--%s: there is no %s '%s'; did you mean %s?", option, what, word, near);
+    ptb_coll_refuse(plan, "--%s: there is no %s '%s'; did you mean %s?", option, what, word, near);
     return PTB_USAGE;
 }
 
-static ptb_status parse_types(const char *text, ptb_dtype *types, int *count)
+static const ptb_plugin *find_plugin(const ptb_coll_plan *plan, ptb_kind kind, const char *name)
+{
+    return plan->speaks ? ptb_registry_need(kind, name) : ptb_registry_find(kind, name);
+}
+
+static ptb_status parse_types(const ptb_coll_plan *plan, const char *text, ptb_dtype *types, int *count)
 {
     list l = list_split(text);
     ptb_status status = PTB_OK;
@@ -54,19 +60,19 @@ static ptb_status parse_types(const char *text, ptb_dtype *types, int *count)
             break;
         }
         if (!ptb_dtype_parse(l.items[i], &type))
-            status = unknown("type", l.items[i], "element type", ptb_dtype_names);
+            status = unknown(plan, "type", l.items[i], "element type", ptb_dtype_names);
         else
             types[(*count)++] = type;
     }
     if (status == PTB_OK && *count == 0) {
-        ptb_error("--type: the list is empty");
+        ptb_coll_refuse(plan, "--type: the list is empty");
         status = PTB_USAGE;
     }
     free(l.storage);
     return status;
 }
 
-static ptb_status parse_ops(const char *text, ptb_redop *ops, int *count)
+static ptb_status parse_ops(const ptb_coll_plan *plan, const char *text, ptb_redop *ops, int *count)
 {
     list l = list_split(text);
     ptb_status status = PTB_OK;
@@ -80,19 +86,19 @@ static ptb_status parse_ops(const char *text, ptb_redop *ops, int *count)
             break;
         }
         if (!ptb_redop_parse(l.items[i], &op))
-            status = unknown("op", l.items[i], "reduction operation", ptb_redop_names);
+            status = unknown(plan, "op", l.items[i], "reduction operation", ptb_redop_names);
         else
             ops[(*count)++] = op;
     }
     if (status == PTB_OK && *count == 0) {
-        ptb_error("--op: the list is empty");
+        ptb_coll_refuse(plan, "--op: the list is empty");
         status = PTB_USAGE;
     }
     free(l.storage);
     return status;
 }
 
-static ptb_status parse_places(const char *text, bool *in_place, int *count)
+static ptb_status parse_places(const ptb_coll_plan *plan, const char *text, bool *in_place, int *count)
 {
     list l = list_split(text);
     ptb_status status = PTB_OK;
@@ -101,7 +107,7 @@ static ptb_status parse_places(const char *text, bool *in_place, int *count)
         if (strcmp(l.items[i], "out") == 0 || strcmp(l.items[i], "in") == 0)
             in_place[(*count)++] = l.items[i][0] == 'i';
         else
-            status = unknown("place", l.items[i], "place", ptb_coll_place_names);
+            status = unknown(plan, "place", l.items[i], "place", ptb_coll_place_names);
     }
     if (*count == 0)
         in_place[(*count)++] = false;
@@ -114,14 +120,14 @@ static ptb_status parse_comms(const char *text, ptb_coll_plan *plan)
     list l = list_split(text);
     ptb_status status = PTB_OK;
     for (size_t i = 0; i < l.count && status == PTB_OK; i++) {
-        const ptb_plugin *found = ptb_registry_need(PTB_KIND_COMM, l.items[i]);
+        const ptb_plugin *found = find_plugin(plan, PTB_KIND_COMM, l.items[i]);
         if (!found)
             status = PTB_USAGE;
         else
             plan->comms[plan->comm_count++] = (const ptb_comm_ops *)(const void *)found;
     }
     if (status == PTB_OK && plan->comm_count == 0) {
-        ptb_error("--comm: the list is empty");
+        ptb_coll_refuse(plan, "--comm: the list is empty");
         status = PTB_USAGE;
     }
     free(l.storage);
@@ -156,8 +162,8 @@ static ptb_status check_algorithm(const ptb_coll_plan *plan, const char *name)
         }
     char near[512];
     ptb_text_nearest(name, all, count, near, sizeof near);
-    ptb_error("--algo: no chosen communicator has an algorithm '%s'; for %s did you mean %s?", name,
-              plan->subjects[0].collective.plugin.name, near);
+    ptb_coll_refuse(plan, "--algo: no chosen communicator has an algorithm '%s'; for %s did you mean %s?",
+                    name, plan->subjects[0].collective.plugin.name, near);
     return PTB_USAGE;
 }
 
@@ -212,8 +218,9 @@ static ptb_status plan_groups(const char *split, const ptb_world *world, ptb_col
     for (int r = 0; r < world->size && status == PTB_OK; r++) {
         colours[r] = split_colour(split, world, r);
         if (colours[r] < 0) {
-            ptb_error("--split: '%s' is none of all, node, across, mod:K, div:K (K a whole number from 1)",
-                      split);
+            ptb_coll_refuse(
+                plan, "--split: '%s' is none of all, node, across, mod:K, div:K (K a whole number from 1)",
+                split);
             status = PTB_USAGE;
         } else if (members[colours[r]]++ == 0) {
             plan->groups++;
@@ -230,8 +237,9 @@ static ptb_status check_root(const ptb_coll_config *config, const ptb_world *wor
 {
     for (int r = 0; r < world->size; r++)
         if (config->root >= plan->group_size[r]) {
-            ptb_error("--root: rank %lld does not exist in %s of %d ranks", (long long)config->root,
-                      plan->groups > 1 ? "a group" : "a world", plan->group_size[r]);
+            ptb_coll_refuse(plan, "--root: rank %lld does not exist in %s of %d ranks",
+                            (long long)config->root, plan->groups > 1 ? "a group" : "a world",
+                            plan->group_size[r]);
             return PTB_USAGE;
         }
     plan->root = (int)config->root;
@@ -247,16 +255,17 @@ ptb_status ptb_coll_plan_make(const ptb_coll_subject *subjects, const char *cons
                               int subject_count, const ptb_bench_env *env, const ptb_coll_config *config,
                               ptb_coll_plan *plan)
 {
-    *plan = (ptb_coll_plan){.subjects = subjects, .subject_count = subject_count};
+    *plan = (ptb_coll_plan){
+        .subjects = subjects, .subject_count = subject_count, .speaks = env->world->rank == 0};
     for (int i = 0; subject_names && i < subject_count; i++)
         plan->subject_names[i] = subject_names[i];
     if (config->graph) {
-        ptb_error("--graph needs a GPU stream capture, and device '%s' has none; leave it out",
-                  config->device ? config->device : "host");
+        ptb_coll_refuse(plan, "--graph needs a GPU stream capture, and device '%s' has none; leave it out",
+                        config->device ? config->device : "host");
         return PTB_UNSUPPORTED;
     }
     const char *device = config->device && *config->device ? config->device : "host";
-    if (!ptb_registry_need(PTB_KIND_DEVICE, device))
+    if (!find_plugin(plan, PTB_KIND_DEVICE, device))
         return PTB_USAGE;
     PTB_TRY(parse_comms(config->comm, plan));
     PTB_TRY(parse_algos(config->algo, plan));
@@ -274,11 +283,11 @@ ptb_status ptb_coll_plan_make(const ptb_coll_subject *subjects, const char *cons
     bool places[PTB_COLL_LIST_MAX] = {false};
     int type_count = 1, op_count = 1, place_count = 1;
     if (subjects[0].collective.has_data)
-        PTB_TRY(parse_types(config->type, types, &type_count));
+        PTB_TRY(parse_types(plan, config->type, types, &type_count));
     if (subjects[0].collective.reduces)
-        PTB_TRY(parse_ops(config->op, ops, &op_count));
+        PTB_TRY(parse_ops(plan, config->op, ops, &op_count));
     if (subjects[0].collective.in_place)
-        PTB_TRY(parse_places(config->place, places, &place_count));
+        PTB_TRY(parse_places(plan, config->place, places, &place_count));
     return ptb_coll_sweep(config, types, type_count, ops, op_count, places, place_count, plan);
 }
 

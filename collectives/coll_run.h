@@ -52,20 +52,18 @@ typedef struct {
     int groups;
     ptb_coll_point *points;
     size_t point_count;
+    bool speaks; // rank 0: mistakes in the options are the same on all ranks, and are told once
 } ptb_coll_plan;
+#define ptb_coll_refuse(plan, ...)                                                                           \
+    do {                                                                                                     \
+        if ((plan)->speaks)                                                                                  \
+            ptb_error(__VA_ARGS__);                                                                          \
+    } while (0)
 
 typedef struct {
     ptb_comm *owner; // whose alloc they came from; NULL: the device's
     void *memory[2]; // send or in place; receive. NULL: not allocated
 } ptb_coll_buffers;
-
-// Page faults of this thread during the timed iterations of a case.
-typedef struct {
-    int64_t at_reset;    // count when the last sample began; -1: no sample yet
-    uint64_t iterations; // since then
-    bool warm;           // the first sample is over
-    double per_iter;     // fewest seen in a sample, per iteration; NAN: unknown
-} ptb_coll_faults;
 
 struct ptb_bench_run {
     const ptb_bench_env *env;
@@ -92,9 +90,8 @@ struct ptb_bench_run {
     size_t *pair_counts; // [4 * group size], all_to_all_v
     uint64_t aggregate;
     ptb_coll_loop *loop;
-    bool refill;       // in place and the call overwrites its input
-    char *send, *recv; // start of the data
-    ptb_coll_faults faults;
+    bool refill;                      // in place and the call overwrites its input
+    char *send, *recv;                // start of the data
     uint64_t iterations, sent_before; // whole case
 };
 
@@ -114,10 +111,6 @@ ptb_status ptb_coll_run_new(const ptb_coll_subject *subjects, const char *const 
 // coll_verify.c: fills and poisons the buffers of the case in work / its input only.
 ptb_status ptb_coll_fill(ptb_bench_run *run);
 ptb_status ptb_coll_fill_input(ptb_bench_run *run);
-// coll_metrics.c.
-void ptb_coll_faults_begin(ptb_bench_run *run); // before a sample
-void ptb_coll_faults_end(ptb_bench_run *run);   // after the last one; may be called again
-int64_t ptb_coll_faults_now(void);
 // Whether this subject is point to point.
 static inline bool ptb_coll_is_p2p(const ptb_coll_subject *subject)
 {

@@ -16,73 +16,79 @@ typedef struct {
     size_t count;
 } sizes;
 
-static ptb_status sizes_add(sizes *s, uint64_t count)
+static ptb_status sizes_add(const ptb_coll_plan *plan, sizes *s, uint64_t count)
 {
     if (s->count == SIZES_MAX) {
-        ptb_error("the sweep has more than %d sizes; choose a larger --step-factor or --step-bytes",
-                  SIZES_MAX);
+        ptb_coll_refuse(plan,
+                        "the sweep has more than %d sizes; choose a larger --step-factor or --step-bytes",
+                        SIZES_MAX);
         return PTB_USAGE;
     }
     s->counts[s->count++] = (size_t)count;
     return PTB_OK;
 }
 
-static ptb_status add_exact_bytes(const char *item, ptb_dtype type, sizes *s)
+static ptb_status add_exact_bytes(const ptb_coll_plan *plan, const char *item, ptb_dtype type, sizes *s)
 {
     uint64_t bytes, element = ptb_dtype_size(type);
     if (!ptb_text_parse_size(item, &bytes)) {
-        ptb_error("--bytes: '%s' is not a size; write it as 8, 64K, 1M, 2G", item);
+        ptb_coll_refuse(plan, "--bytes: '%s' is not a size; write it as 8, 64K, 1M, 2G", item);
         return PTB_USAGE;
     }
     if (bytes % element != 0) {
-        ptb_error("--bytes: %llu bytes are not a whole number of %s elements: %llu = %llu x %llu + %llu; the "
-                  "nearest sizes are %llu and %llu",
-                  (unsigned long long)bytes, ptb_dtype_name(type), (unsigned long long)bytes,
-                  (unsigned long long)(bytes / element), (unsigned long long)element,
-                  (unsigned long long)(bytes % element), (unsigned long long)(bytes / element * element),
-                  (unsigned long long)((bytes / element + 1) * element));
+        ptb_coll_refuse(
+            plan,
+            "--bytes: %llu bytes are not a whole number of %s elements: %llu = %llu x %llu + %llu; the "
+            "nearest sizes are %llu and %llu",
+            (unsigned long long)bytes, ptb_dtype_name(type), (unsigned long long)bytes,
+            (unsigned long long)(bytes / element), (unsigned long long)element,
+            (unsigned long long)(bytes % element), (unsigned long long)(bytes / element * element),
+            (unsigned long long)((bytes / element + 1) * element));
         return PTB_USAGE;
     }
-    return sizes_add(s, bytes / element);
+    return sizes_add(plan, s, bytes / element);
 }
 
-static ptb_status add_exact_count(const char *item, ptb_dtype type, sizes *s)
+static ptb_status add_exact_count(const ptb_coll_plan *plan, const char *item, ptb_dtype type, sizes *s)
 {
     uint64_t count;
     if (!ptb_text_parse_size(item, &count) || count > SIZE_MAX / ptb_dtype_size(type)) {
-        ptb_error("--count: '%s' is not a number of elements; write it as 1000 or 64K (65536)", item);
+        ptb_coll_refuse(plan, "--count: '%s' is not a number of elements; write it as 1000 or 64K (65536)",
+                        item);
         return PTB_USAGE;
     }
-    return sizes_add(s, count);
+    return sizes_add(plan, s, count);
 }
 
-static ptb_status add_list(const char *text, ptb_dtype type,
-                           ptb_status (*add)(const char *item, ptb_dtype type, sizes *s), sizes *s)
+static ptb_status
+add_list(const ptb_coll_plan *plan, const char *text, ptb_dtype type,
+         ptb_status (*add)(const ptb_coll_plan *plan, const char *item, ptb_dtype type, sizes *s), sizes *s)
 {
     char *storage;
     const char *items[SIZES_MAX / 16];
     size_t count = ptb_text_split(text, ',', &storage, items, sizeof items / sizeof items[0]);
     ptb_status status = PTB_OK;
     for (size_t i = 0; i < count && status == PTB_OK; i++)
-        status = add(items[i], type, s);
+        status = add(plan, items[i], type, s);
     free(storage);
     return status;
 }
 
 // From min to max by a factor or a step, taken down to whole elements, each size once.
-static ptb_status add_sweep(const ptb_coll_config *config, ptb_dtype type, sizes *s)
+static ptb_status add_sweep(const ptb_coll_plan *plan, const ptb_coll_config *config, ptb_dtype type,
+                            sizes *s)
 {
     uint64_t element = ptb_dtype_size(type), min = config->min_bytes, max = config->max_bytes;
     if (min > max) {
-        ptb_error("--min-bytes %llu is more than --max-bytes %llu", (unsigned long long)min,
-                  (unsigned long long)max);
+        ptb_coll_refuse(plan, "--min-bytes %llu is more than --max-bytes %llu", (unsigned long long)min,
+                        (unsigned long long)max);
         return PTB_USAGE;
     }
     uint64_t last = UINT64_MAX;
     for (uint64_t bytes = min; bytes <= max;) {
         uint64_t count = bytes / element;
         if (count != last && (count > 0 || bytes == 0))
-            PTB_TRY(sizes_add(s, count));
+            PTB_TRY(sizes_add(plan, s, count));
         if (count > 0 || bytes == 0)
             last = count;
         double next = config->step_bytes ? (double)bytes + (double)config->step_bytes
@@ -93,35 +99,36 @@ static ptb_status add_sweep(const ptb_coll_config *config, ptb_dtype type, sizes
         bytes = step > bytes ? step : bytes + 1; // from 0, or where the factor adds less than a byte
     }
     if (s->count == 0) {
-        ptb_error("--max-bytes %llu is less than one %s element (%llu bytes)", (unsigned long long)max,
-                  ptb_dtype_name(type), (unsigned long long)element);
+        ptb_coll_refuse(plan, "--max-bytes %llu is less than one %s element (%llu bytes)",
+                        (unsigned long long)max, ptb_dtype_name(type), (unsigned long long)element);
         return PTB_USAGE;
     }
     return PTB_OK;
 }
 
-static ptb_status sizes_of(const ptb_coll_config *config, bool has_data, ptb_dtype type, sizes *s)
+static ptb_status sizes_of(const ptb_coll_plan *plan, const ptb_coll_config *config, ptb_dtype type, sizes *s)
 {
     s->count = 0;
-    if (!has_data)
-        return sizes_add(s, 0);
+    if (!plan->subjects[0].collective.has_data)
+        return sizes_add(plan, s, 0);
     bool bytes = config->bytes && *config->bytes, count = config->count && *config->count;
     if (bytes && count) {
-        ptb_error("--bytes and --count both give the sizes; choose one");
+        ptb_coll_refuse(plan, "--bytes and --count both give the sizes; choose one");
         return PTB_USAGE;
     }
     if (bytes)
-        return add_list(config->bytes, type, add_exact_bytes, s);
+        return add_list(plan, config->bytes, type, add_exact_bytes, s);
     if (count)
-        return add_list(config->count, type, add_exact_count, s);
-    return add_sweep(config, type, s);
+        return add_list(plan, config->count, type, add_exact_count, s);
+    return add_sweep(plan, config, type, s);
 }
 
 static ptb_status points_add(ptb_coll_plan *plan, ptb_coll_point point)
 {
     size_t n = plan->point_count;
     if (n == POINTS_MAX) {
-        ptb_error("more than %d cases; ask for fewer sizes, types or algorithms at once", POINTS_MAX);
+        ptb_coll_refuse(plan, "more than %d cases; ask for fewer sizes, types or algorithms at once",
+                        POINTS_MAX);
         return PTB_USAGE;
     }
     if ((n & (n - 1)) == 0) { // grows at powers of two
@@ -165,7 +172,7 @@ ptb_status ptb_coll_sweep(const ptb_coll_config *config, const ptb_dtype *types,
     }
     ptb_status status = PTB_OK;
     for (int t = 0; t < type_count && status == PTB_OK; t++)
-        status = sizes_of(config, plan->subjects[0].collective.has_data, types[t], &all[t]);
+        status = sizes_of(plan, config, types[t], &all[t]);
     for (int s = 0; s < plan->subject_count; s++)
         for (int c = 0; c < plan->comm_count; c++)
             for (int a = 0; a < plan->algo_count; a++)

@@ -113,7 +113,6 @@ static ptb_status check_guards(ptb_bench_run *run, ptb_verdict *verdict)
 
 ptb_status ptb_coll_bench_verify(ptb_bench_run *run, ptb_verdict *verdict)
 {
-    ptb_coll_faults_end(run);
     *verdict = (ptb_verdict){.done = run->subject->collective.has_data};
     if (!verdict->done)
         return PTB_OK;

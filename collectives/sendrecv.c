@@ -169,7 +169,8 @@ static const ptb_opt options[] = {
 };
 
 // The chosen patterns, in the order asked for.
-static ptb_status choose(const char *text, ptb_coll_subject *chosen, const char **names, int *count)
+static ptb_status choose(bool speaks, const char *text, ptb_coll_subject *chosen, const char **names,
+                         int *count)
 {
     char *storage = NULL;
     const char *items[PATTERNS];
@@ -183,7 +184,8 @@ static ptb_status choose(const char *text, ptb_coll_subject *chosen, const char 
         if (p == PATTERNS) {
             char near[128];
             ptb_text_nearest(items[i], pattern_names, PATTERNS, near, sizeof near);
-            ptb_error("--pattern: there is no pattern '%s'; did you mean %s?", items[i], near);
+            if (speaks)
+                ptb_error("--pattern: there is no pattern '%s'; did you mean %s?", items[i], near);
             status = PTB_USAGE;
         } else {
             names[*count] = pattern_names[p];
@@ -205,7 +207,7 @@ static ptb_status open_bench(const ptb_bench_env *env, const void *config, ptb_b
         return PTB_NO_MEMORY;
     }
     ptb_bench_run *run;
-    ptb_status status = choose(c->pattern, chosen, names, &count);
+    ptb_status status = choose(env->world->rank == 0, c->pattern, chosen, names, &count);
     if (status == PTB_OK)
         status = ptb_coll_run_new(chosen, names, count, env, c, &run);
     if (status != PTB_OK) {

@@ -15,7 +15,8 @@
 enum {
     GUARD = 512,
     BUFFER_BYTES = 2 * GUARD + 64 + (REFERENCE_COUNT + 64) * 8,
-    ALGORITHMS_MAX = 16,
+    ALGORITHMS_MAX = 48,
+    REASONS_MAX = 24,
     POISON_BYTE = 0xA5,
     SEED = 20240229,
 };
@@ -26,8 +27,8 @@ enum { COUNT_LEVELS = 7 };
 typedef struct {
     long checked, skipped, wrong;
     char first_wrong[512];
-    char skip_reason[8][PTB_REASON_BYTES]; // distinct reasons by start of text
-    long skip_count[8];
+    char skip_reason[REASONS_MAX][PTB_REASON_BYTES]; // distinct reasons by start of text
+    long skip_count[REASONS_MAX];
     int skip_reasons;
 } tally;
 
@@ -79,7 +80,7 @@ static inline void note_skip(tally *seen, const char *reason)
     int i = 0;
     while (i < seen->skip_reasons && strncmp(seen->skip_reason[i], reason, 24) != 0)
         i++;
-    if (i == 8)
+    if (i == REASONS_MAX)
         return;
     if (i == seen->skip_reasons) {
         snprintf(seen->skip_reason[i], sizeof seen->skip_reason[i], "%s", reason);
@@ -298,7 +299,12 @@ static inline int all_algorithms(const ptb_comm_ops *ops, const char **names)
             int i = 0;
             while (i < count && strcmp(names[i], *of) != 0)
                 i++;
-            if (i == count && count < ALGORITHMS_MAX)
+            if (i == count && count == ALGORITHMS_MAX) {
+                fprintf(stderr, "%s has more than %d algorithms: raise ALGORITHMS_MAX\n", ops->plugin.name,
+                        count);
+                abort();
+            }
+            if (i == count)
                 names[count++] = *of;
         }
     return count;
@@ -439,8 +445,9 @@ static inline ptb_status sweep_pairs_of(bench_seat *seat, const subject *s, ptb_
                            has_in_place(kind) ? 2 : 1,
                            has_root(kind) ? 2 : 1};
     static _Thread_local pairwise table;
-    pairwise_make(levels, (uint64_t)kind + 1, &table);
-    if (table.left > 0) {
+    if (usable <= LEVELS_MAX)
+        pairwise_make(levels, (uint64_t)kind + 1, &table);
+    if (usable > LEVELS_MAX || table.left > 0) {
         fprintf(stderr, "pairwise: %d pairs are not covered\n", table.left);
         return PTB_INTERNAL;
     }
