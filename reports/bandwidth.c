@@ -12,7 +12,7 @@ static const char sql[] = PTB_SQL_CASES ", b AS (SELECT c.*, " PTB_SQL_METRIC(
              "|| ', '"
              " || c.place || ', ' || c.ranks_text || c.sim AS figure,"
              " coalesce(c.comm, '') || coalesce(' ' || c.algo, '') AS series, " PTB_SQL_CONDITIONS
-             " AS tokens,"
+             " AS tokens, c.mode AS mode,"
              " c.bytes AS x, c.busbw AS y, c.busbw * c.median_ns / c.ci_high_ns AS y_low,"
              " c.busbw * c.median_ns / c.ci_low_ns AS y_high, c.samples AS samples"
              " FROM b AS c WHERE c.busbw IS NOT NULL ORDER BY c.bench, c.place DESC, c.ranks, c.id";
@@ -26,7 +26,10 @@ static const ptb_report bandwidth = {
         "Bus bandwidth from the median time, against the size S of the operation (1 GB = 1e9 bytes; busbw = "
         "S / t x the operation's factor; how S is defined stands under \"How metrics are computed\"). "
         "Higher is better. Bars: 95 % confidence interval of the median. Cases of 0 bytes, with one rank, or "
-        "with wrong results have no bus bandwidth and are in the tables only.",
+        "with wrong results have no bus bandwidth and are in the tables only. "
+        "Mode: latency, each operation starts together on all ranks; back-to-back, in batches; where a curve "
+        "has "
+        "points of both, the table of cases says which.",
     .figure_sql = sql,
     .style = PTB_FIGURE_LINES,
     .gnuplot = ptb_gp_bandwidth,

@@ -3,50 +3,45 @@
 #include "reports/report.h"
 #include "reports/sql.h"
 
-static const char sql[] = PTB_SQL_CASES
-    " SELECT c.run_name || ', ' || c.bench || ', ' || c.ranks_text || ' on ' || c.hosts_text || c.sim AS "
-    "heading,"
-    " c.cpus || '; ' || coalesce(c.combine_text, '') AS note,"
-    " c.comm AS comm, c.algo AS algo, json_extract(c.facts, '$.algorithm') AS ran,"
-    " json_extract(c.facts, '$.transport') AS transport, nullif(json_extract(c.facts, '$.segment'), '0') AS "
-    "segment,"
-    " json_extract(c.facts, '$.buffers') AS buffers, c.type AS type, nullif(c.op, 'none') AS op, c.root AS "
-    "root,"
-    " CASE WHEN json_extract(c.params, '$.place') IS NOT NULL THEN c.place END AS place,"
-    " c.other_params AS other_params,"
-    " c.repetition AS repetition,"
-    " c.bytes AS bytes, c.count AS count, c.mode AS mode, nullif(c.samples, 0) AS samples, c.batch AS batch,"
-    " c.stopped AS stopped, c.median_ns / 1e3 AS median, c.ci_low_ns / 1e3 AS low, c.ci_high_ns / 1e3 AS "
-    "high,"
-    " c.p99_ns / 1e3 AS p99, c.min_ns / 1e3 AS min, c.cv AS cv, " PTB_SQL_METRIC(
-        "algbw") " AS algbw,"
-                 " " PTB_SQL_METRIC("busbw") " AS busbw, " PTB_SQL_CHECKED " AS checked, " PTB_SQL_WRONG
-                                             " AS wrong,"
-                                             " c.state AS state, c.reason AS reason"
-                                             " FROM c WHERE c.bench <> 'step' AND c.state <> 'skipped'"
-                                             " ORDER BY c.run_id, c.bench, c.ranks, c.hosts, note, "
-                                             "c.comm, c.algo, c.type, c.op, c.root, c.place DESC,"
-                                             " c.other_params, c.bytes, c.ordinal, c.id";
+// clang-format off
+static const char sql[] =
+    PTB_SQL_CASES " SELECT c.run_name || ', ' || c.bench || coalesce(', ' || c.comm, '')"
+    " || coalesce(' ' || c.algo, '') || ', ' || c.ranks_text || ' on ' || c.hosts_text || c.sim AS heading,"
+    " c.cpus || '; ' || coalesce(c.combine_text, '') AS note, c.comm AS comm,"
+    " coalesce(json_extract(c.facts, '$.algorithm'), c.algo) AS ran,"
+    " CASE WHEN c.algo <> json_extract(c.facts, '$.algorithm') THEN c.algo END AS algo,"
+    " json_extract(c.facts, '$.transport') AS transport, nullif(json_extract(c.facts, '$.segment'), '0') AS segment,"
+    " json_extract(c.facts, '$.buffers') AS buffers, c.type AS type, nullif(c.op, 'none') AS op, c.root AS root,"
+    " CASE WHEN json_extract(c.params, '$.place') IS NOT NULL THEN c.place END AS place, c.other_params AS other_params,"
+    " c.repetition AS repetition, c.bytes AS bytes, c.count AS count, c.mode AS mode, nullif(c.samples, 0) AS samples,"
+    " c.batch AS batch, c.median_ns / 1e3 AS median, c.ci_low_ns / 1e3 AS low, c.ci_high_ns / 1e3 AS high,"
+    " c.p99_ns / 1e3 AS p99, c.min_ns / 1e3 AS min, c.cv AS cv,"
+    " " PTB_SQL_METRIC("algbw") " AS algbw, " PTB_SQL_METRIC("busbw") " AS busbw,"
+    " " PTB_SQL_CHECKED " AS checked, " PTB_SQL_WRONG " AS wrong, c.state AS state, c.reason AS reason"
+    " FROM c WHERE c.bench <> 'step' AND c.state <> 'skipped'"
+    " ORDER BY c.run_id, c.bench, c.comm, c.algo, c.ranks, c.hosts, note, c.type, c.op, c.root, c.place DESC,"
+    " c.other_params, c.bytes, c.ordinal, c.id";
+// clang-format on
 
 #define TIME "time of one operation"
 static const ptb_report_column columns[] = {
-    {.name = "comm", .title = "comm", .optional = true},
-    {.name = "algo", .title = "algorithm", .unit = "asked", .optional = true},
-    {.name = "ran", .title = "algorithm", .unit = "ran", .optional = true},
-    {.name = "transport", .title = "transport", .optional = true},
-    {.name = "segment", .title = "segment", .optional = true},
-    {.name = "buffers", .title = "buffers", .optional = true},
-    {.name = "type", .title = "type", .optional = true},
-    {.name = "op", .title = "op", .optional = true},
-    {.name = "root", .title = "root", .optional = true},
+    {.name = "comm", .title = "comm", .optional = true, .shared = true},
+    {.name = "ran", .title = "algorithm", .optional = true, .shared = true},
+    {.name = "algo", .title = "asked for", .unit = "if other", .optional = true, .shared = true},
+    {.name = "transport", .title = "transport", .optional = true, .shared = true},
+    {.name = "segment", .title = "segment", .optional = true, .shared = true},
+    {.name = "buffers", .title = "buffers", .optional = true, .shared = true},
+    {.name = "type", .title = "type", .optional = true, .shared = true},
+    {.name = "op", .title = "op", .optional = true, .shared = true},
+    {.name = "root", .title = "root", .optional = true, .shared = true},
     {.name = "place", .title = "place", .optional = true},
-    {.name = "other_params", .title = "options", .optional = true},
+    {.name = "other_params", .title = "options", .optional = true, .shared = true},
     {.name = "repetition", .title = "rep.", .cell = PTB_CELL_INTEGER, .optional = true},
     {.name = "bytes", .title = "size", .cell = PTB_CELL_BYTES},
     {.name = "count", .title = "count", .unit = "elements", .cell = PTB_CELL_INTEGER, .optional = true},
-    {.name = "mode", .title = "mode", .optional = true},
+    {.name = "mode", .title = "mode", .optional = true, .shared = true},
     {.name = "samples", .title = "samples", .cell = PTB_CELL_INTEGER},
-    {.name = "batch", .title = "batch", .unit = "ops/sample", .cell = PTB_CELL_INTEGER},
+    {.name = "batch", .title = "operations", .unit = "a sample", .cell = PTB_CELL_INTEGER, .shared = true},
     {.name = "median", .title = "median", .unit = "us", .over = TIME, .cell = PTB_CELL_NUMBER},
     {.name = "low", .title = "from", .unit = "95 % us", .over = TIME, .cell = PTB_CELL_NUMBER},
     {.name = "high", .title = "to", .unit = "95 % us", .over = TIME, .cell = PTB_CELL_NUMBER},

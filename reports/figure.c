@@ -11,7 +11,7 @@
 
 // Columns of the result, by name; -1 where the report has none.
 typedef struct {
-    int figure, series, tokens, x, y, low, high, samples, case_id;
+    int figure, series, tokens, mode, x, y, low, high, samples, case_id;
     int parts[16];
 } layout;
 
@@ -39,6 +39,7 @@ static ptb_status find_layout(const ptb_report *report, const ptb_table *t, layo
     *at = (layout){.figure = ptb_table_find(t, "figure"),
                    .series = ptb_table_find(t, "series"),
                    .tokens = ptb_table_find(t, "tokens"),
+                   .mode = ptb_table_find(t, "mode"),
                    .x = ptb_table_find(t, "x"),
                    .y = ptb_table_find(t, "y"),
                    .low = ptb_table_find(t, "y_low"),
@@ -98,6 +99,28 @@ static void add_point(ptb_curve *curve, ptb_point point)
     curve->points[curve->point_count++] = point;
 }
 
+// The runner chooses the mode by case when not told to, so one curve may have points of both.
+static void add_mode(ptb_curve *curve, const char *mode)
+{
+    if (!*mode || (curve->modes && strstr(curve->modes, mode)))
+        return;
+    ptb_text text = PTB_TEXT_INIT;
+    ptb_text_printf(&text, "%s%s%s", curve->modes ? curve->modes : "", curve->modes ? " and " : "", mode);
+    free(curve->modes);
+    curve->modes = copy_text(ptb_text_string(&text));
+    ptb_text_release(&text);
+}
+
+// Makes the modes a token like any other.
+static void append_mode_token(ptb_curve *curve)
+{
+    ptb_text text = PTB_TEXT_INIT;
+    ptb_text_printf(&text, "%s\x1f%s mode", curve->tokens, curve->modes);
+    free(curve->tokens);
+    curve->tokens = copy_text(ptb_text_string(&text));
+    ptb_text_release(&text);
+}
+
 static ptb_status add_stored_series(ptb_store *store, const ptb_report *report, int64_t case_id,
                                     ptb_curve *curve)
 {
@@ -116,6 +139,8 @@ static ptb_status add_row(ptb_store *store, const ptb_report *report, const ptb_
 {
     ptb_curve *curve = curve_for(figure, ptb_table_cell(t, row, (size_t)at->series),
                                  ptb_table_cell(t, row, (size_t)at->tokens));
+    if (at->mode >= 0)
+        add_mode(curve, ptb_table_cell(t, row, (size_t)at->mode));
     double samples = number_at(t, row, at->samples);
     figure->samples_min = fmin(figure->samples_min, samples);
     figure->samples_max = fmax(figure->samples_max, samples);
@@ -257,6 +282,7 @@ static void free_curve(ptb_curve *curve)
 {
     free(curve->series);
     free(curve->tokens);
+    free(curve->modes);
     free(curve->name);
     free(curve->points);
     free(curve->parts);
@@ -303,8 +329,11 @@ ptb_status ptb_figures_query(ptb_store *store, const ptb_report *report, const c
     if (status == PTB_OK)
         drop_empty(list, &n);
     for (size_t f = 0; f < n && status == PTB_OK; f++) {
-        for (size_t c = 0; c < list[f].curve_count; c++)
+        for (size_t c = 0; c < list[f].curve_count; c++) {
             merge_repetitions(&list[f].curves[c]);
+            if (list[f].curves[c].modes)
+                append_mode_token(&list[f].curves[c]);
+        }
         measure_figure(&list[f]);
         name_curves(&list[f]);
         state_conditions(&list[f]);

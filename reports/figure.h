@@ -12,6 +12,7 @@ typedef struct {
 
 typedef struct {
     char *series, *tokens; // as the SQL gave them: what makes the curve one curve
+    char *modes;           // "latency", "back-to-back and latency": of its points
     char *name;            // for the legend: the series and the tokens that other curves do not share
     ptb_point *points;     // LINES: ascending x. BARS: one, y = total
     size_t point_count;

@@ -29,7 +29,7 @@
 extern const char ptb_gp_common[];
 extern char **environ;
 
-enum { WORKERS = 2, WIDTH = 840, NAME_MAX_CHARS = 96, WRAP_CHARS = 104, PATH_BYTES = 4096 };
+enum { WORKERS = 2, WIDTH = 840, NAME_MAX_CHARS = 88, WRAP_CHARS = 104, PATH_BYTES = 4096 };
 
 // A single-quoted gnuplot string: no escapes, no substitution. A quote would end it and a backquote starts a
 // command in other kinds of string, so both become typographic quotes and no text can leave the string.
@@ -148,7 +148,8 @@ static key_layout plan_key(const char *const *names, size_t count)
         width = width > NAME_MAX_CHARS ? NAME_MAX_CHARS + 3 : width;
         widest = width > widest ? width : widest;
     }
-    size_t columns = (WRAP_CHARS + 4) / (widest + 6);
+    // As gnuplot reckons: 0.6 of the font's size a character, and the sample line beside each name.
+    size_t columns = (WIDTH - 40) * 10 / (widest * 78 + 750);
     columns = columns < 1 ? 1 : columns > count ? count : columns;
     return (key_layout){columns, (count + columns - 1) / columns};
 }

@@ -123,6 +123,22 @@ static void append_head(ptb_text *out, const char *text)
         ptb_html_escape(out, text);
 }
 
+// Sentences: the same, and no line break before a per cent sign.
+static void append_prose(ptb_text *out, const char *text)
+{
+    ptb_text better = PTB_TEXT_INIT;
+    for (const char *at = text; *at;) {
+        bool percent = at[0] == ' ' && at[1] == '%', spread = at[0] == '+' && at[1] == '-';
+        if (percent || spread)
+            ptb_text_append(&better, percent ? "\xC2\xA0%" : "\xC2\xB1");
+        else
+            ptb_text_append_bytes(&better, at, 1);
+        at += percent || spread ? 2 : 1;
+    }
+    ptb_html_escape(out, ptb_text_string(&better));
+    ptb_text_release(&better);
+}
+
 static bool is_numeric(ptb_cell cell)
 {
     return cell != PTB_CELL_TEXT && cell != PTB_CELL_STATE && cell != PTB_CELL_UTC;
@@ -211,7 +227,7 @@ static void append_group(const section *s, const ptb_table_group *group, ptb_tex
     }
     if (*group->note) {
         ptb_text_append(out, "<p class=\"note\">");
-        ptb_html_escape(out, group->note);
+        append_prose(out, group->note);
         ptb_text_append(out, "</p>\n");
     }
     // Focusable, so that a wide table can be scrolled with the keyboard.
@@ -230,7 +246,7 @@ static void append_figure(const ptb_drawing *d, ptb_text *out)
     ptb_text_printf(out, "<figure id=\"%s\">\n<figcaption><strong>", d->name);
     ptb_html_escape(out, d->figure->title);
     ptb_text_append(out, "</strong> <span>");
-    ptb_html_escape(out, d->figure->conditions);
+    append_prose(out, d->figure->conditions);
     ptb_text_printf(out, "</span> <a href=\"%s.png\">PNG</a></figcaption>\n", d->name);
     const char *inside = strchr(d->svg, '>'); // of the <svg> tag
     ptb_text_append(out, "<svg role=\"img\" aria-label=\"");
@@ -258,7 +274,7 @@ static void append_section(const section *s, ptb_text *out)
     }
     if (s->report->caption) {
         ptb_text_append(out, "<p class=\"caption\">");
-        ptb_html_escape(out, s->report->caption);
+        append_prose(out, s->report->caption);
         ptb_text_append(out, "</p>\n");
     }
     for (size_t f = 0; f < s->figure_count; f++)

@@ -7,7 +7,8 @@ extern const char ptb_gp_latency[];
 static const char sql[] = PTB_SQL_CASES
     " SELECT c.bench || coalesce(', ' || c.type, '') || coalesce(' ' || nullif(c.op, 'none'), '') || ', '"
     " || c.place || ', ' || c.ranks_text || c.sim AS figure,"
-    " coalesce(c.comm, '') || coalesce(' ' || c.algo, '') AS series, " PTB_SQL_CONDITIONS " AS tokens,"
+    " coalesce(c.comm, '') || coalesce(' ' || c.algo, '') AS series, " PTB_SQL_CONDITIONS
+    " AS tokens, c.mode AS mode,"
     " c.bytes AS x, c.median_ns AS y, c.ci_low_ns AS y_low, c.ci_high_ns AS y_high, c.samples AS samples"
     " FROM c WHERE c.state = 'ok' AND c.bytes > 0 AND c.median_ns > 0 AND c.bench <> 'step'"
     " ORDER BY c.bench, c.place DESC, c.ranks, c.id";
@@ -20,7 +21,10 @@ static const ptb_report latency = {
     .caption =
         "Median time of one operation against its size; both axes are logarithmic. Lower is better. Bars: 95 "
         "% "
-        "confidence interval of the median. Cases of 0 bytes or with wrong results are in the tables only.",
+        "confidence interval of the median. Cases of 0 bytes or with wrong results are in the tables only. "
+        "Mode: latency, each operation starts together on all ranks; back-to-back, in batches; where a curve "
+        "has "
+        "points of both, the table of cases says which.",
     .figure_sql = sql,
     .style = PTB_FIGURE_LINES,
     .gnuplot = ptb_gp_latency,

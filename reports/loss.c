@@ -7,7 +7,7 @@ extern const char ptb_gp_loss[];
 static const char sql[] =
     PTB_SQL_CASES " SELECT " PTB_SQL_STEP_HEADING " AS figure,"
                   " " PTB_SQL_STEP_SERIES " AS series,"
-                  " " PTB_SQL_STEP_CONDITIONS " AS tokens,"
+                  " " PTB_SQL_STEP_CONDITIONS " AS tokens, c.mode AS mode,"
                   " c.id AS case_id FROM c JOIN series ON series.case_id = c.id AND series.name = 'loss'"
                   " WHERE c.state IN ('ok', 'failed') ORDER BY c.ranks, c.id";
 

@@ -32,6 +32,7 @@ typedef struct {
     ptb_cell cell;
     int drop;      // terminal: 0 is always shown; of the others the highest goes first when the width lacks
     bool optional; // left out of tables in which no row has a value
+    bool shared;   // said once, in the note, where all of several rows have the same value
 } ptb_report_column;
 
 // SQL gets the run ids as a JSON array in ?1 (see PTB_SQL_CASES). Columns are found by name.
@@ -48,6 +49,7 @@ typedef struct {
 //   series   the curve's or bar's own name, e.g. "host ring"
 //   tokens   further conditions, separated by PTB_SQL_SEP. A token that all curves of a figure share goes to
 //            the line of conditions below the title, any other to the name of the curve
+//   mode     how it was measured; what all points of a curve were measured with becomes one more token
 //   x        (LINES) rows of the same figure, series, tokens and x are repetitions: drawn as their median,
 //            the interval from the lowest lower to the highest upper limit
 //   y, y_low, y_high   value (BARS: total) and interval; NULL where there is none

@@ -110,7 +110,6 @@
 // Conditions of a collective's or a step's case, for `tokens`.
 #define PTB_SQL_CONDITIONS                                                                                   \
     "c.run_name || " PTB_SQL_SEP " || c.cpus || " PTB_SQL_SEP " || c.hosts_text || " PTB_SQL_SEP             \
-    " || c.mode_text || " PTB_SQL_SEP " || c.combine_text || " PTB_SQL_SEP                                   \
-    " || coalesce(c.other_tokens, '')"
+    " || c.combine_text || " PTB_SQL_SEP " || coalesce(c.other_tokens, '')"
 
 #endif

@@ -12,11 +12,12 @@ extern const char ptb_gp_step_breakdown[];
                                         " " PTB_SQL_METRIC("input") " AS input, " PTB_SQL_METRIC(            \
                                             "other") " AS other,"
 
-static const char figure_sql[] = PTB_SQL_CASES
-    " SELECT " PTB_SQL_STEP_HEADING " AS figure, " PTB_SQL_STEP_SERIES " AS series,"
-    " " PTB_SQL_STEP_CONDITIONS " AS tokens," PARTS " c.median_ns / 1e6 AS y, c.ci_low_ns / 1e6 AS y_low,"
-    " c.ci_high_ns / 1e6 AS y_high, c.samples AS samples"
-    " FROM c WHERE c.state = 'ok' AND c.bench = 'step' ORDER BY c.ranks, c.id";
+static const char figure_sql[] =
+    PTB_SQL_CASES " SELECT " PTB_SQL_STEP_HEADING " AS figure, " PTB_SQL_STEP_SERIES " AS series,"
+                  " " PTB_SQL_STEP_CONDITIONS " AS tokens, c.mode AS mode," PARTS
+                  " c.median_ns / 1e6 AS y, c.ci_low_ns / 1e6 AS y_low,"
+                  " c.ci_high_ns / 1e6 AS y_high, c.samples AS samples"
+                  " FROM c WHERE c.state = 'ok' AND c.bench = 'step' ORDER BY c.ranks, c.id";
 
 static const ptb_report_part parts[] = {
     {"forward", "forward"},     {"backward", "backward"},

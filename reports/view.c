@@ -27,6 +27,31 @@ static const char *cell_or_empty(const ptb_table *table, size_t row, int column)
     return column < 0 ? "" : ptb_table_cell(table, row, (size_t)column);
 }
 
+static bool same_in_all_rows(const ptb_table_view *view, const ptb_table_group *group, size_t column)
+{
+    const char *first = cell_or_empty(view->table, group->first, view->column[column]);
+    for (size_t r = group->first + 1; r < group->first + group->rows; r++)
+        if (strcmp(cell_or_empty(view->table, r, view->column[column]), first) != 0)
+            return false;
+    return group->rows > 1 && *first;
+}
+
+// Moves columns whose rows all agree into the note.
+static void say_shared_once(const ptb_report *report, const ptb_table_view *view, ptb_table_group *group,
+                            ptb_text *note)
+{
+    for (size_t i = 0; i < report->column_count; i++) {
+        const ptb_report_column *column = &report->columns[i];
+        if (!column->shared || !group->shown[i] || !same_in_all_rows(view, group, i))
+            continue;
+        group->shown[i] = false;
+        ptb_text_printf(note, "%s%s%s%s%s%s ", note->length ? "; " : "", column->over ? column->over : "",
+                        column->over ? " " : "", column->title, column->unit ? " " : "",
+                        column->unit ? column->unit : "");
+        ptb_format_cell(view->table, group->first, (size_t)view->column[i], column->cell, true, note);
+    }
+}
+
 static void describe_group(const ptb_report *report, const ptb_table_view *view, ptb_table_group *group)
 {
     const ptb_table *table = view->table;
@@ -37,6 +62,7 @@ static void describe_group(const ptb_report *report, const ptb_table_view *view,
     }
     ptb_text note = PTB_TEXT_INIT;
     ptb_text_append(&note, cell_or_empty(table, group->first, ptb_table_find(table, "note")));
+    say_shared_once(report, view, group, &note);
     int samples = ptb_table_find(table, "samples");
     double low = NAN, high = NAN;
     for (size_t r = group->first; r < group->first + group->rows && samples >= 0; r++) {
