@@ -326,27 +326,56 @@ void ptb_pattern_poison(void *buffer, size_t bytes)
         memset(buffer, POISON, bytes);
 }
 
-// Counts the wrong elements of a block whose bytes differ. Equal values of different bytes (-0 and 0) are
-// right, except in poison, which is bytes.
-static void count_wrong(ptb_dtype type, bool bytes_only, const block *wanted, const char *got, size_t at,
+// Elements differ when their bits do, except -0 and 0: `value_bits` leaves the sign of floats out, and two
+// different patterns without any other bit are the two zeros.
+#define COUNT_DIFFERENT(name, bits)                                                                          \
+    static size_t name(const void *wanted, const void *got, size_t count, bits value_bits)                   \
+    {                                                                                                        \
+        typedef bits anywhere __attribute__((aligned(1), may_alias));                                        \
+        const anywhere *x = wanted, *y = got;                                                                \
+        size_t different = 0;                                                                                \
+        for (size_t i = 0; i < count; i++)                                                                   \
+            different += (x[i] != y[i]) & (((x[i] | y[i]) & value_bits) != 0);                               \
+        return different;                                                                                    \
+    }
+COUNT_DIFFERENT(count_64, uint64_t)
+COUNT_DIFFERENT(count_32, uint32_t)
+COUNT_DIFFERENT(count_16, uint16_t)
+COUNT_DIFFERENT(count_8, uint8_t)
+
+static size_t count_different(size_t size, bool signed_zeros, const void *wanted, const void *got,
+                              size_t count)
+{
+    const uint64_t dropped = signed_zeros ? 1 : 0;
+    switch (size) {
+    case 8:
+        return count_64(wanted, got, count, UINT64_MAX >> dropped);
+    case 4:
+        return count_32(wanted, got, count, UINT32_MAX >> dropped);
+    case 2:
+        return count_16(wanted, got, count, UINT16_MAX >> dropped);
+    default:
+        return count_8(wanted, got, count, UINT8_MAX);
+    }
+}
+
+// Counts the wrong elements of a block whose bytes differ, and describes the first one of all.
+static void count_wrong(ptb_dtype type, bool is_poison, const block *wanted, const char *got, size_t at,
                         size_t count, ptb_check *check)
 {
     const size_t size = ptb_dtype_size(type);
-    for (size_t i = 0; i < count; i++) {
-        const char *want_bytes = (const char *)wanted + i * size, *got_bytes = got + i * size;
-        if (memcmp(want_bytes, got_bytes, size) == 0)
+    const bool signed_zeros = ptb_dtype_is_float(type) && !is_poison;
+    size_t wrong = count_different(size, signed_zeros, wanted, got, count);
+    for (size_t i = 0; wrong && check->wrong == 0; i++) {
+        const char *want = (const char *)wanted + i * size;
+        if (count_different(size, signed_zeros, want, got + i * size, 1) == 0)
             continue;
-        double want = ptb_dtype_load(type, want_bytes), have = ptb_dtype_load(type, got_bytes);
-        // 64-bit integers can differ in bits that a double drops.
-        if (!bytes_only && ptb_dtype_is_float(type) && want == have)
-            continue;
-        if (check->wrong == 0) {
-            check->first_wrong = at + i;
-            check->wanted = want;
-            check->got = have;
-        }
-        check->wrong++;
+        check->first_wrong = at + i;
+        check->wanted = ptb_dtype_load(type, want);
+        check->got = ptb_dtype_load(type, got + i * size);
+        break;
     }
+    check->wrong += wrong;
 }
 
 void ptb_pattern_check(const ptb_pattern *pattern, const ptb_expect *expect, const void *buffer,

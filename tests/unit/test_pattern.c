@@ -350,6 +350,22 @@ static void test_check_values(void **state)
     ptb_pattern_check(&p, &expect, buffer, &check);
     assert_int_equal(check.wrong, 1);
     assert_int_equal(check.first_wrong, 9);
+    check = (ptb_check){0};
+    ptb_pattern_poison(buffer, sizeof buffer);
+    buffer[3] = 0x8000;
+    expect.kind = PTB_EXPECT_POISON;
+    ptb_pattern_check(&p, &expect, buffer, &check);
+    assert_int_equal(check.wrong, 1);
+    assert_int_equal(check.first_wrong, 3);
+    int64_t wide[2];
+    ptb_pattern_init(&p, SEED, PTB_I64, PTB_SUM, 2);
+    ptb_pattern_fill(&p, false, 0, 0, wide, 2);
+    wide[1] += (int64_t)1 << 62;
+    expect = (ptb_expect){PTB_EXPECT_COPY, 0, 2, 0, 0};
+    check = (ptb_check){0};
+    ptb_pattern_check(&p, &expect, wide, &check);
+    assert_int_equal(check.wrong, 1);
+    assert_int_equal(check.first_wrong, 1);
 }
 
 int main(void)
