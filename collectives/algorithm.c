@@ -67,7 +67,10 @@ ptb_status ptb_algorithm_run(const ptb_algorithm *algorithm, ptb_team *team, con
         ptb_error("this communicator lost a rank and cannot be used any more");
         return PTB_LOST;
     }
-    return algorithm->run(team, call);
+    ptb_status status = algorithm->run(team, call);
+    if (status != PTB_OK && !team->broken)
+        ptb_team_abort(team, team->rank); // the others must not wait for what will not come
+    return status;
 }
 
 bool ptb_coll_is_in_place(const ptb_coll *call, int n, int rank)

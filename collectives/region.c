@@ -129,7 +129,7 @@ void ptb_region_release(const ptb_team *team, ptb_region *region)
     free(region->base);
     free(region->bytes);
     free(region->owner);
-    *region = (ptb_region){NULL, NULL, NULL};
+    *region = (ptb_region){.base = NULL};
 }
 
 static ptb_status share_threads(ptb_team *team, size_t bytes, ptb_region *region, announcement *all)
@@ -169,6 +169,7 @@ static ptb_status share_processes(ptb_team *team, size_t bytes, bool named, ptb_
     mine.nonce = ptb_random_u64((uint64_t)ptb_clock_ns(), (uint64_t)getpid(), (uintptr_t)region) | 1;
     unsigned char *base = NULL;
     mine.status = (int32_t)map_own(&mine, named, &base);
+    region->named = named;
     region->base[team->rank] = base;
     region->bytes[team->rank] = bytes;
     ptb_status status = ptb_world_all_gather(team->world, &mine, sizeof mine, all);

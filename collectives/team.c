@@ -60,7 +60,7 @@ static ptb_status share_control(ptb_team *team)
     team->shared = team->threads || world->hosts == 1;
     struct {
         int pid, local;
-    } mine = {team->threads ? 0 : (int)getpid(), team->local_rank}, *all;
+    } mine = {team->threads || team->control.named ? 0 : (int)getpid(), team->local_rank}, *all;
     all = calloc((size_t)team->size, sizeof *all);
     PTB_TRY(ptb_world_agree(world, all ? PTB_OK : PTB_NO_MEMORY));
     status = ptb_world_all_gather(world, &mine, sizeof mine, all);
@@ -268,7 +268,7 @@ ptb_status ptb_idle_step(ptb_team *team, ptb_idle *idle, int peer)
     unsigned aborted = mine ? atomic_load_explicit(&mine->aborted, memory_order_relaxed) : 0;
     if (aborted) {
         team->broken = true;
-        ptb_error("rank %d stops waiting: rank %u was lost", team->rank, aborted - 1);
+        ptb_error("rank %d stops waiting: rank %u was lost or gave up", team->rank, aborted - 1);
         return PTB_LOST;
     }
     sched_yield();

@@ -26,6 +26,7 @@ typedef struct {
     unsigned char **base; // [size]; NULL: on another host
     size_t *bytes;        // [size]
     void **owner;         // [size]; threads only: counts the users of each member's memory
+    bool named;           // shared by name, since process numbers of peers mean nothing here
 } ptb_region;
 
 // A place in a member's memory as its peers name it.
@@ -66,7 +67,7 @@ typedef struct {
 
 typedef struct {
     ptb_control *control; // NULL: reached through MPI
-    int pid;              // 0: a thread of this process
+    int pid;              // 0: a thread of this process, or in a process namespace that is not this one's
     int local;            // rank among the members on this host
 } ptb_peer;
 
@@ -124,8 +125,7 @@ static inline unsigned char *ptb_team_channel_data(const ptb_team *team, ptb_cha
     return (unsigned char *)(channel + 1) + (size_t)(i % PTB_CHANNEL_ENTRIES) * team->slot_bytes;
 }
 
-// Sub-communicators of one memory: make room for another member's streaming stores to become visible before
-// a flag is set.
+// Makes streaming stores visible before a flag that is set afterwards.
 void ptb_team_fence(void);
 
 // All waiting goes through here: polls with pause, then gives the processor away, then (after 0.1 s) looks
@@ -151,7 +151,7 @@ static inline ptb_status ptb_team_await(ptb_team *team, atomic_uint *flag, uint3
 // Marks the team as broken for all members on this host.
 void ptb_team_abort(ptb_team *team, int lost_rank);
 
-// memory_region.c: memory of `bytes` on each member (may differ), mapped by all members on the same host.
+// region.c: memory of `bytes` on each member (may differ), mapped by all members on the same host.
 // Collective; all members return the same status. The parts of other hosts stay NULL.
 ptb_status ptb_region_share(ptb_team *team, size_t bytes, ptb_region *region);
 void ptb_region_release(const ptb_team *team, ptb_region *region);

@@ -54,7 +54,7 @@ void ptb_wire_close(ptb_team *team)
     if (!wire)
         return;
     if (wire->mpi)
-        ptb_wire_mpi_close(wire->mpi);
+        ptb_wire_mpi_close(wire->mpi, team->broken);
     free(wire->ops);
     free(wire->lanes);
     free(wire->active);

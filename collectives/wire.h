@@ -76,7 +76,7 @@ void ptb_wire_close(ptb_team *team);
 
 // collectives/wire_mpi.c: the part between hosts. Requests are small integers.
 ptb_status ptb_wire_mpi_open(ptb_team *team, struct ptb_wire_mpi **mpi); // collective
-void ptb_wire_mpi_close(struct ptb_wire_mpi *mpi);
+void ptb_wire_mpi_close(struct ptb_wire_mpi *mpi, bool broken);          // collective unless broken
 ptb_status ptb_wire_mpi_send(struct ptb_wire_mpi *mpi, int peer, const void *from, size_t bytes,
                              int *request);
 // to == NULL: into memory of the request, given back by ptb_wire_mpi_test in *data until the next call.

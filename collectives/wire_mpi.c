@@ -48,12 +48,13 @@ ptb_status ptb_wire_mpi_open(ptb_team *team, struct ptb_wire_mpi **out)
     return PTB_OK;
 }
 
-void ptb_wire_mpi_close(struct ptb_wire_mpi *mpi)
+void ptb_wire_mpi_close(struct ptb_wire_mpi *mpi, bool broken)
 {
     for (int i = 0; i < mpi->count; i++)
         free(mpi->slots[i].data);
     free(mpi->slots);
-    MPI_Comm_free(&mpi->comm);
+    if (!broken) // collective: it would wait for the lost rank
+        MPI_Comm_free(&mpi->comm);
     free(mpi);
 }
 

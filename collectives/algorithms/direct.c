@@ -597,6 +597,11 @@ static void count_sent(const ptb_team *team, const ptb_coll *call, bool small)
     *team->sent_bytes += sent * size;
 }
 
+static bool is_elementwise(const ptb_coll *call)
+{
+    return call->kind == PTB_ALL_REDUCE || call->kind == PTB_REDUCE || call->kind == PTB_BROADCAST;
+}
+
 static ptb_status run(ptb_team *team, const ptb_coll *call)
 {
     size_t size = ptb_dtype_size(call->dtype);
@@ -616,19 +621,13 @@ static ptb_status run(ptb_team *team, const ptb_coll *call)
     for (int r = 0; r < team->size; r++)
         mapped &= published(team, r)->send.segment != PTB_PLACE_PRIVATE &&
                   published(team, r)->recv.segment != PTB_PLACE_PRIVATE;
-    bool elementwise =
-        call->kind == PTB_ALL_REDUCE || call->kind == PTB_REDUCE || call->kind == PTB_BROADCAST;
-    if (!mapped && !elementwise)
+    if (!mapped && !is_elementwise(call))
         return ptb_pairwise_run(team, call); // counts its bytes itself
     count_sent(team, call, false);
     if (!mapped)
         return run_staged(team, call);
     job j = {team, call, size, !is_v && call->count * size > STREAM_BYTES};
-    ptb_status status = work(&j);
-    if (status != PTB_OK) {
-        ptb_team_abort(team, team->rank);
-        return status;
-    }
+    PTB_TRY(work(&j));
     if (j.stream)
         ptb_team_fence();
     return round_of_flags(team, call);
@@ -643,11 +642,12 @@ static bool supports(const ptb_team *team, const ptb_coll *call, bool in_place, 
     return false;
 }
 
+// Whole vectors in place; chunks where this member's buffers have to be staged.
 static size_t segment_bytes(const ptb_team *team, const ptb_coll *call)
 {
-    (void)team;
-    (void)call;
-    return 0; // whole vectors
+    bool staged = call->count * ptb_dtype_size(call->dtype) > PTB_SLOT_BYTES && is_elementwise(call) &&
+                  ptb_team_place(team, call->send, 1).segment == PTB_PLACE_PRIVATE;
+    return staged ? CHUNK : 0;
 }
 
 static const ptb_algorithm direct_algorithm = {

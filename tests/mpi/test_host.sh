@@ -27,6 +27,16 @@ for case in "direct 2" "direct 300000" "ring 300000" "tree 2" "recursive_doublin
 done
 ls /dev/shm | grep -q '^ptbench-' && fail "left in /dev/shm: $(ls /dev/shm)"
 
+# Ranks in process namespaces of their own: process numbers mean nothing to each other, so memory is shared by
+# name, and nothing is left behind. (Open MPI's own shared memory does not work then.)
+if unshare --pid --fork true 2>/dev/null; then
+    out=$($launch --mca btl tcp,self -np 2 unshare --pid --fork "$helper" conform 7919 2>&1) || fail "namespaces: $out"
+    case $out in *"conform, 2 ranks: good"*) ;; *) fail "namespaces: $out" ;; esac
+    ls /dev/shm | grep -q '^ptbench-' && fail "left in /dev/shm: $(ls /dev/shm)"
+else
+    echo "process namespaces cannot be made here: sharing by name is not tested"
+fi
+
 cache=$(mktemp -d)
 trap 'rm -rf "$cache"' EXIT
 run_auto() { XDG_CACHE_HOME=$1 $launch -x XDG_CACHE_HOME -np 2 "$helper" auto 2>&1; }
@@ -41,5 +51,5 @@ printf '{"version": 1,' >"$1"
 out=$(run_auto "$cache") || fail "broken table: $out"
 case $out in *"cannot be used"*"measuring"*"measured table"*) ;; *) fail "broken table: $out" ;; esac
 out=$(run_auto /proc/nowhere) || fail "no cache folder: $out"
-case $out in *"cannot make folder"*"fixed rule"*) ;; *) fail "no cache folder: $out" ;; esac
+case $out in *"cannot make folder"*"measured table"*) ;; *) fail "no cache folder: $out" ;; esac
 echo "all good"
