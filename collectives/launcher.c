@@ -81,13 +81,20 @@ ptb_status ptb_launcher_detect(ptb_launcher *launcher)
 
 const char *const ptb_transport_names[] = {"shm", "tcp", "ucx", NULL};
 
-static ptb_status set_parameter(const char *transport, const char *variable, const char *value)
+typedef struct {
+    const char *transport, *variable, *value;
+    bool keep; // a value that is there already is the user's refinement
+} setting;
+
+static ptb_status apply_setting(const setting *s)
 {
-    const char *old = getenv(variable);
-    if (old && strcmp(old, value) != 0)
-        ptb_warn("--transport %s replaces %s=%s by %s", transport, variable, old, value);
-    if (setenv(variable, value, 1) != 0) {
-        ptb_error("cannot set %s in the environment: out of memory", variable);
+    const char *old = getenv(s->variable);
+    if (old && s->keep)
+        return PTB_OK;
+    if (old && strcmp(old, s->value) != 0)
+        ptb_warn("--transport %s replaces %s=%s by %s", s->transport, s->variable, old, s->value);
+    if (setenv(s->variable, s->value, 1) != 0) {
+        ptb_error("cannot set %s in the environment: out of memory", s->variable);
         return PTB_NO_MEMORY;
     }
     return PTB_OK;
@@ -96,13 +103,15 @@ static ptb_status set_parameter(const char *transport, const char *variable, con
 ptb_status ptb_transport_apply(const char *transport)
 {
     // Parameters of Open MPI 4 and 5 (5 knows vader as another name of its sm). `self` carries messages of a
-    // rank to itself.
-    static const struct {
-        const char *transport, *variable, *value;
-    } settings[] = {
-        {"shm", "OMPI_MCA_pml", "ob1"}, {"shm", "OMPI_MCA_btl", "vader,self"},
-        {"tcp", "OMPI_MCA_pml", "ob1"}, {"tcp", "OMPI_MCA_btl", "tcp,self"},
-        {"ucx", "OMPI_MCA_pml", "ucx"},
+    // rank to itself. UCX is refused by Open MPI where it finds no InfiniBand, unless any device will do.
+    static const setting settings[] = {
+        {"shm", "OMPI_MCA_pml", "ob1", false},
+        {"shm", "OMPI_MCA_btl", "vader,self", false},
+        {"tcp", "OMPI_MCA_pml", "ob1", false},
+        {"tcp", "OMPI_MCA_btl", "tcp,self", false},
+        {"ucx", "OMPI_MCA_pml", "ucx", false},
+        {"ucx", "OMPI_MCA_opal_common_ucx_tls", "any", true},
+        {"ucx", "OMPI_MCA_opal_common_ucx_devices", "any", true},
     };
     if (!transport || !*transport)
         return PTB_OK;
@@ -110,7 +119,7 @@ ptb_status ptb_transport_apply(const char *transport)
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         if (strcmp(settings[i].transport, transport) == 0) {
             known = true;
-            PTB_TRY(set_parameter(transport, settings[i].variable, settings[i].value));
+            PTB_TRY(apply_setting(&settings[i]));
         }
     if (known)
         return PTB_OK;

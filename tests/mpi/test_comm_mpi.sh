@@ -43,6 +43,12 @@ out=$(run 2 "$helper" facts ring tcp) || fail "tcp: $out"
 says "$out" "algorithm=[ring] call=[MPI_Allreduce]" "transport=[tcp] devices=[interfaces"
 out=$(run 2 "$helper" facts default shm) || fail "shm: $out"
 says "$out" "transport=[shm("
+if ompi_info 2>/dev/null | grep -q 'MCA pml: ucx'; then
+    out=$(run 2 "$helper" facts default ucx) || fail "ucx: $out"
+    says "$out" "transport=[ucx]"
+else
+    echo "not tested: --transport ucx (this Open MPI has no UCX)"
+fi
 out=$(run 2 --mca pml ob1 --mca btl tcp,self "$helper" asks default shm)
 says "$out" "the transport shm was asked for, but the MPI library uses tcp between these 2 ranks on 1 host"
 out=$(run 2 "$helper" facts default pigeon)

@@ -92,6 +92,10 @@ static void transports(void **state)
     assert_string_equal(getenv("OMPI_MCA_btl"), "vader,self");
     assert_int_equal(ptb_transport_apply("ucx"), PTB_OK);
     assert_string_equal(getenv("OMPI_MCA_pml"), "ucx");
+    assert_string_equal(getenv("OMPI_MCA_opal_common_ucx_tls"), "any");
+    set_environment("OMPI_MCA_opal_common_ucx_tls=rc,sm"); // a user's choice among UCX's transports stays
+    assert_int_equal(ptb_transport_apply("ucx"), PTB_OK);
+    assert_string_equal(getenv("OMPI_MCA_opal_common_ucx_tls"), "rc,sm");
     assert_int_equal(ptb_transport_apply("pigeon"), PTB_USAGE);
 }
 
