@@ -5,17 +5,15 @@
 extern const char ptb_gp_bandwidth[];
 
 // busbw goes as 1 / time, so its interval is the time's, turned over.
-static const char sql[] = PTB_SQL_CASES ", b AS (SELECT c.*, " PTB_SQL_METRIC(
-    "busbw") " AS busbw FROM c"
-             " WHERE state = 'ok' AND bytes > 0)"
-             " SELECT c.bench || coalesce(', ' || c.type, '') || coalesce(' ' || nullif(c.op, 'none'), '') "
-             "|| ', '"
-             " || c.place || ', ' || c.ranks_text || c.sim AS figure,"
-             " coalesce(c.comm, '') || coalesce(' ' || c.algo, '') AS series, " PTB_SQL_CONDITIONS
-             " AS tokens, c.mode AS mode,"
-             " c.bytes AS x, c.busbw AS y, c.busbw * c.median_ns / c.ci_high_ns AS y_low,"
-             " c.busbw * c.median_ns / c.ci_low_ns AS y_high, c.samples AS samples"
-             " FROM b AS c WHERE c.busbw IS NOT NULL ORDER BY c.bench, c.place DESC, c.ranks, c.id";
+// clang-format off
+static const char sql[] =
+    PTB_SQL_CASES ", b AS (SELECT c.*, " PTB_SQL_METRIC("busbw") " AS busbw FROM c WHERE state = 'ok' AND bytes > 0)"
+    " SELECT " PTB_SQL_COLLECTIVE " AS figure, " PTB_SQL_COLLECTIVE_SERIES " AS series,"
+    " " PTB_SQL_CONDITIONS " AS tokens, c.mode AS mode, c.bytes AS x, c.busbw AS y,"
+    " c.busbw * c.median_ns / c.ci_high_ns AS y_low, c.busbw * c.median_ns / c.ci_low_ns AS y_high,"
+    " c.samples AS samples"
+    " FROM b AS c WHERE c.busbw IS NOT NULL ORDER BY c.bench, c.place DESC, c.ranks, c.id";
+// clang-format on
 
 static const ptb_report bandwidth = {
     .plugin = {"bandwidth", "Bus bandwidth of collectives against size"},

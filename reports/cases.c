@@ -11,6 +11,8 @@ static const char sql[] =
     " coalesce(json_extract(c.facts, '$.algorithm'), c.algo) AS ran,"
     " CASE WHEN c.algo <> json_extract(c.facts, '$.algorithm') THEN c.algo END AS algo,"
     " json_extract(c.facts, '$.transport') AS transport, nullif(json_extract(c.facts, '$.segment'), '0') AS segment,"
+    " json_extract(c.facts, '$.call') AS call,"
+    " nullif(CAST(json_extract(c.facts, '$.page_faults_per_iter') AS REAL), 0) AS faults,"
     " json_extract(c.facts, '$.buffers') AS buffers, c.type AS type, nullif(c.op, 'none') AS op, c.root AS root,"
     " CASE WHEN json_extract(c.params, '$.place') IS NOT NULL THEN c.place END AS place, c.other_params AS other_params,"
     " c.repetition AS repetition, c.bytes AS bytes, c.count AS count, c.mode AS mode, nullif(c.samples, 0) AS samples,"
@@ -30,6 +32,7 @@ static const ptb_report_column columns[] = {
     {.name = "algo", .title = "asked for", .unit = "if other", .optional = true, .shared = true},
     {.name = "transport", .title = "transport", .optional = true, .shared = true},
     {.name = "segment", .title = "segment", .optional = true, .shared = true},
+    {.name = "call", .title = "call", .optional = true, .shared = true},
     {.name = "buffers", .title = "buffers", .optional = true, .shared = true},
     {.name = "type", .title = "type", .optional = true, .shared = true},
     {.name = "op", .title = "op", .optional = true, .shared = true},
@@ -48,6 +51,7 @@ static const ptb_report_column columns[] = {
     {.name = "p99", .title = "p99", .unit = "us", .over = TIME, .cell = PTB_CELL_NUMBER},
     {.name = "min", .title = "min", .unit = "us", .over = TIME, .cell = PTB_CELL_NUMBER},
     {.name = "cv", .title = "cv", .unit = "%", .over = TIME, .cell = PTB_CELL_PERCENT},
+    {.name = "faults", .title = "page faults", .unit = "an op", .cell = PTB_CELL_NUMBER, .optional = true},
     {.name = "algbw", .title = "algbw", .unit = "GB/s", .cell = PTB_CELL_NUMBER},
     {.name = "busbw", .title = "busbw", .unit = "GB/s", .cell = PTB_CELL_NUMBER},
     {.name = "checked", .title = "checked", .unit = "elements", .cell = PTB_CELL_INTEGER},

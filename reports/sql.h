@@ -107,9 +107,16 @@
     " || coalesce('global batch ' || " PTB_SQL_STEP_PARAM("batch") ", '') || " PTB_SQL_SEP                   \
                                                                    " || " PTB_SQL_CONDITIONS
 
+// What a collective's figure is about, and its curve's own name.
+#define PTB_SQL_COLLECTIVE                                                                                   \
+    "c.bench || coalesce(', ' || c.type, '') || coalesce(' ' || nullif(c.op, 'none'), '') || ', ' || "       \
+    "c.place"                                                                                                \
+    " || ', ' || c.ranks_text || c.sim"
+#define PTB_SQL_COLLECTIVE_SERIES "coalesce(c.comm, '') || coalesce(' ' || c.algo, '')"
 // Conditions of a collective's or a step's case, for `tokens`.
 #define PTB_SQL_CONDITIONS                                                                                   \
     "c.run_name || " PTB_SQL_SEP " || c.cpus || " PTB_SQL_SEP " || c.hosts_text || " PTB_SQL_SEP             \
-    " || c.combine_text || " PTB_SQL_SEP " || coalesce(c.other_tokens, '')"
+    " || c.combine_text || " PTB_SQL_SEP " || coalesce('root ' || c.root, '') || " PTB_SQL_SEP               \
+    " || coalesce(c.other_tokens, '')"
 
 #endif

@@ -4,39 +4,32 @@
 
 extern const char ptb_gp_step_breakdown[];
 
-#define PARTS                                                                                                \
-    " " PTB_SQL_METRIC("forward") " AS forward, " PTB_SQL_METRIC(                                            \
-        "backward") " AS backward,"                                                                          \
-                    " " PTB_SQL_METRIC("optimizer") " AS optimizer, " PTB_SQL_METRIC(                        \
-                        "exposed_comm") " AS exposed,"                                                       \
-                                        " " PTB_SQL_METRIC("input") " AS input, " PTB_SQL_METRIC(            \
-                                            "other") " AS other,"
+// clang-format off
+#define PARTS \
+    " " PTB_SQL_METRIC("forward") " AS forward, " PTB_SQL_METRIC("backward") " AS backward," \
+    " " PTB_SQL_METRIC("optimizer") " AS optimizer, " PTB_SQL_METRIC("exposed_comm") " AS exposed," \
+    " " PTB_SQL_METRIC("input") " AS input, " PTB_SQL_METRIC("other") " AS other,"
 
 static const char figure_sql[] =
     PTB_SQL_CASES " SELECT " PTB_SQL_STEP_HEADING " AS figure, " PTB_SQL_STEP_SERIES " AS series,"
-                  " " PTB_SQL_STEP_CONDITIONS " AS tokens, c.mode AS mode," PARTS
-                  " c.median_ns / 1e6 AS y, c.ci_low_ns / 1e6 AS y_low,"
-                  " c.ci_high_ns / 1e6 AS y_high, c.samples AS samples"
-                  " FROM c WHERE c.state = 'ok' AND c.bench = 'step' ORDER BY c.ranks, c.id";
+    " " PTB_SQL_STEP_CONDITIONS " AS tokens, c.mode AS mode," PARTS
+    " c.median_ns / 1e6 AS y, c.ci_low_ns / 1e6 AS y_low, c.ci_high_ns / 1e6 AS y_high, c.samples AS samples"
+    " FROM c WHERE c.state = 'ok' AND c.bench = 'step' ORDER BY c.ranks, c.id";
+
+static const char table_sql[] =
+    PTB_SQL_CASES " SELECT " PTB_SQL_STEP_HEADING " AS heading, " PTB_SQL_STEP_NOTE " AS note, c.run_name AS run,"
+    " " PTB_SQL_STEP_PARAM("strategy") " AS strategy, c.comm AS comm, c.ranks AS ranks,"
+    " CAST(" PTB_SQL_STEP_PARAM("batch") " AS INTEGER) AS batch, c.repetition AS repetition, c.samples AS samples,"
+    " c.median_ns / 1e6 AS median, max(ci_high_ns - median_ns, median_ns - ci_low_ns) / median_ns AS spread," PARTS
+    " " PTB_SQL_METRIC("overlap") " AS overlap"
+    " FROM c WHERE c.bench = 'step' AND c.state = 'ok' ORDER BY heading, note, c.ranks, c.id";
+// clang-format on
 
 static const ptb_report_part parts[] = {
     {"forward", "forward"},     {"backward", "backward"},
     {"optimizer", "optimizer"}, {"exposed", "exposed communication"},
     {"input", "input"},         {"other", "other"},
 };
-
-static const char table_sql[] = PTB_SQL_CASES
-    " SELECT " PTB_SQL_STEP_HEADING " AS heading, " PTB_SQL_STEP_NOTE " AS note,"
-    " c.run_name AS run, " PTB_SQL_STEP_PARAM(
-        "strategy") " AS strategy, c.comm AS comm, c.ranks AS ranks,"
-                    " CAST(" PTB_SQL_STEP_PARAM(
-                        "batch") " AS INTEGER) AS batch, c.repetition AS repetition,"
-                                 " c.samples AS samples, c.median_ns / 1e6 AS median,"
-                                 " max(ci_high_ns - median_ns, median_ns - ci_low_ns) / median_ns AS "
-                                 "spread," PARTS
-                                 " " PTB_SQL_METRIC("overlap") " AS overlap"
-                                                               " FROM c WHERE c.bench = 'step' AND c.state = "
-                                                               "'ok' ORDER BY heading, note, c.ranks, c.id";
 
 #define PART "of which"
 static const ptb_report_column columns[] = {
