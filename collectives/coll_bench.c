@@ -213,7 +213,7 @@ static ptb_status use_comm(ptb_bench_run *run, const ptb_coll_point *point, char
                                   .transport = run->plan.transport,
                                   .segment_bytes = run->plan.segment_bytes,
                                   .timeout_s = PEER_TIMEOUT_S,
-                                  .measure = true};
+                                  .measure = !ptb_coll_is_p2p(&run->plan.subjects[point->subject])};
         run->opened[slot] = ptb_comm_open(name, run->group, &config, &run->comms[slot]);
     }
     run->comm = run->opened[slot] == PTB_OK ? run->comms[slot] : NULL;
