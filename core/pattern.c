@@ -360,11 +360,11 @@ static size_t count_different(size_t size, bool signed_zeros, const void *wanted
 }
 
 // Counts the wrong elements of a block whose bytes differ, and describes the first one of all.
-static void count_wrong(ptb_dtype type, bool is_poison, const block *wanted, const char *got, size_t at,
-                        size_t count, ptb_check *check)
+static void count_wrong(ptb_dtype type, const block *wanted, const char *got, size_t at, size_t count,
+                        ptb_check *check)
 {
     const size_t size = ptb_dtype_size(type);
-    const bool signed_zeros = ptb_dtype_is_float(type) && !is_poison;
+    const bool signed_zeros = ptb_dtype_is_float(type);
     size_t wrong = count_different(size, signed_zeros, wanted, got, count);
     for (size_t i = 0; wrong && check->wrong == 0; i++) {
         const char *want = (const char *)wanted + i * size;
@@ -398,7 +398,7 @@ void ptb_pattern_check(const ptb_pattern *pattern, const ptb_expect *expect, con
         }
         const char *got = (const char *)buffer + (expect->first + at) * size;
         if (memcmp(&wanted, got, n * size) != 0)
-            count_wrong(pattern->dtype, poison, &wanted, got, expect->first + at, n, check);
+            count_wrong(pattern->dtype, &wanted, got, expect->first + at, n, check);
         at += n;
     }
     check->checked += expect->count;

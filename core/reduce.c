@@ -48,12 +48,13 @@ static inline float widen_bf16(uint16_t bits)
     return float_of((uint32_t)bits << 16);
 }
 
-// The bf16 nearest to `value`, in the high half; the low half is undefined. As ptb_f32_to_bf16, without a
-// branch.
+// The bf16 nearest to `value`, a result of bf16 operands, in the high half; the low half is undefined. NaN
+// needs no care here: it comes from an operand or is the processor's own, so its low half is 0 and rounding
+// leaves it alone.
 static inline uint32_t round_bf16(float value)
 {
-    uint32_t bits = bits_of(value), rounded = bits + 0x7fff + (bits >> 16 & 1);
-    return value != value ? bits | 0x400000 : rounded;
+    uint32_t bits = bits_of(value);
+    return bits + 0x7fff + (bits >> 16 & 1);
 }
 
 static inline uint16_t narrow_bf16(float value)

@@ -82,11 +82,11 @@ LINES_OF(i8, i8_vec, i8_vec, u8_vec)
 LINES_OF(u8, u8_vec, i8_vec, u8_vec)
 
 // bf16: the two elements of each 32-bit lane become floats in place, without shuffles.
+// Rounding as in core/reduce.c.
 static inline u32_vec round_bf16(f32_vec value)
 {
-    u32_vec bits = (u32_vec)value, is_nan = (u32_vec)(value != value);
-    u32_vec rounded = bits + 0x7fff + (bits >> 16 & 1), quiet = bits | 0x400000;
-    return (is_nan & quiet) | (~is_nan & rounded);
+    u32_vec bits = (u32_vec)value;
+    return bits + 0x7fff + (bits >> 16 & 1);
 }
 
 #define HIGH            0xffff0000u

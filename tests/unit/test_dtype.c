@@ -332,26 +332,41 @@ static void test_reduce_overflow(void **state)
     assert_int_equal(narrow, 1);
 }
 
+static bool is_bf16_nan(uint16_t bits)
+{
+    return (bits & 0x7fff) > 0x7f80;
+}
+
+// Infinities, overflow, and NaNs of every payload that rounding could carry out of, in vectors and alone.
 static void test_bf16_special(void **state)
 {
     (void)state;
-    enum { MANY = 40 }; // long enough for vectors
+    static const uint16_t pairs[][2] = {
+        {0x7f80, 0xff80}, {0x7f7f, 0x7f7f}, {0x7fff, 0x3f80},
+        {0xffff, 0x3f80}, {0x3f80, 0x7fc1}, {0x7f81, 0x0000},
+    };
+    enum { MANY = 65, PAIRS = sizeof pairs / sizeof *pairs };
     _Alignas(64) uint16_t a[MANY], b[MANY], out[MANY];
     for (int i = 0; i < MANY; i++) {
-        a[i] = i % 2 ? 0x7f80 : 0x7f7f; // infinity, largest
-        b[i] = i % 2 ? 0xff80 : 0x7f7f;
+        a[i] = pairs[i % PAIRS][0];
+        b[i] = pairs[i % PAIRS][1];
     }
-    for (int streaming = 0; streaming <= 1; streaming++) {
-        if (streaming)
-            ptb_reduce_function_streaming(PTB_BF16, PTB_SUM)(out, a, b, MANY);
-        else
-            ptb_reduce_function(PTB_BF16, PTB_SUM)(out, a, b, MANY);
-        for (int i = 0; i < MANY; i++)
-            if (i % 2)
-                assert_true(isnan(ptb_bf16_to_f32(out[i])));
+    for (int streaming = 0; streaming <= 1; streaming++)
+        for (int op = PTB_SUM; op <= PTB_PROD; op++) {
+            if (streaming)
+                ptb_reduce_function_streaming(PTB_BF16, (ptb_redop)op)(out, a, b, MANY);
             else
-                assert_int_equal(out[i], 0x7f80);
-    }
+                ptb_reduce_function(PTB_BF16, (ptb_redop)op)(out, a, b, MANY);
+            for (int i = 0; i < MANY; i++) {
+                int pair = i % PAIRS;
+                if (pair == 1)
+                    assert_int_equal(out[i], 0x7f80);
+                else if (pair == 0 && op == PTB_PROD)
+                    assert_int_equal(out[i], 0xff80);
+                else
+                    assert_true(is_bf16_nan(out[i]));
+            }
+        }
 }
 
 static void test_finish(void **state)

@@ -357,6 +357,13 @@ static void test_check_values(void **state)
     ptb_pattern_check(&p, &expect, buffer, &check);
     assert_int_equal(check.wrong, 1);
     assert_int_equal(check.first_wrong, 3);
+    // Zeros where a power of two is wanted: few bits differ.
+    double zeros[3] = {0};
+    ptb_pattern_init(&p, SEED, PTB_F64, PTB_SUM, 2);
+    expect = (ptb_expect){PTB_EXPECT_REDUCED, 0, 3, 0, 0};
+    check = (ptb_check){0};
+    ptb_pattern_check(&p, &expect, zeros, &check);
+    assert_int_equal(check.wrong, 3);
     int64_t wide[2];
     ptb_pattern_init(&p, SEED, PTB_I64, PTB_SUM, 2);
     ptb_pattern_fill(&p, false, 0, 0, wide, 2);
