@@ -82,6 +82,10 @@ static __attribute__((noinline)) double take(ptb_sampler *sampler, size_t sample
         worst = ready > worst ? ready : worst;
         worst = started > worst ? started : worst;
         worst = done > worst ? done : worst;
+        if (done == PTB_LOST) {
+            worst = PTB_LOST;
+            break;
+        }
         ptb_watch_beat(watch);
     }
     getrusage(RUSAGE_SELF, &after);

@@ -113,15 +113,11 @@ static void warn_of_faults(session *s, const ptb_case *c, const ptb_case_result 
         return;
     s->has_warned_of_faults = true;
     ptb_progress_clear(&s->progress);
-    ptb_warn("%s: %.0f page faults in each operation: memory is allocated inside the timed call (Open MPI's "
-             "collectives "
-             "do so above 32 MiB) and its first touch is a large part of the time. To measure without: "
-             "--mpirun-args \"-x "
-             "MALLOC_MMAP_MAX_=0 -x MALLOC_TRIM_THRESHOLD_=8589934592 -x MALLOC_TOP_PAD_=268435456 -x "
-             "GLIBC_TUNABLES=glibc.malloc.hugetlb=1\". This is said once a run; the fact page_faults is "
-             "stored with each "
-             "case",
-             key, result->faults);
+    ptb_warn(
+        "%s: %.0f page faults in each operation: memory is allocated inside the timed call (Open MPI's "
+        "collectives do so for large messages) and its first touch is a large part of the time. `ptbench "
+        "doctor` says how to measure without. This is said once a run and stored with each case",
+        key, result->faults);
 }
 
 static void report_case(session *s, const ptb_case *c, const ptb_case_result *result, const char *key)
@@ -201,7 +197,8 @@ static ptb_status run_case(session *s, const ptb_part *part, ptb_runner *runner,
         count_result(s, result);
         if (is_root(s))
             report_case(s, c, result, key);
-        ptb_watch_begin(s->watch, "storing a case", start_timeout_s);
+        // A database that others write may keep rank 0 for a while.
+        ptb_watch_begin(s->watch, "storing a case", timeout_s > 0 ? fmax(timeout_s, 15) : 0);
         status = ptb_record_case(env->world, s->store.store, s->store.repetition, part->bench->plugin.name,
                                  key, c, result, part->measure.trace ? env->trace : NULL);
     }

@@ -40,14 +40,11 @@ ptb_status ptb_export_query(ptb_store *store, const char *sql, int64_t id, ptb_t
 
 ptb_status ptb_export_flush(ptb_text *text, FILE *out)
 {
-    if (text->length && fwrite(text->data, 1, text->length, out) != text->length) {
-        ptb_error("cannot write the export: %s", strerror(errno));
-        return PTB_SYSTEM;
-    }
+    bool failed = text->length && fwrite(text->data, 1, text->length, out) != text->length;
+    failed = fflush(out) != 0 || failed;
     ptb_text_clear(text);
-    if (fflush(out) != 0) {
-        ptb_error("cannot write the export: %s", strerror(errno));
-        return PTB_SYSTEM;
-    }
-    return PTB_OK;
+    if (!failed || errno == EPIPE) // nobody reads any more (`| head`): no error
+        return PTB_OK;
+    ptb_error("cannot write the export: %s", strerror(errno));
+    return PTB_SYSTEM;
 }

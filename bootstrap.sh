@@ -1,0 +1,216 @@
+#!/bin/sh
+# From a bare machine to results: `sh bootstrap.sh run`. From a bare machine to all tests: `sh bootstrap.sh test`.
+# Installs what is missing (Debian and Ubuntu; says what), builds in ./build, and can be repeated. When all packages are
+# there, no network is needed.
+set -eu
+
+source_dir=$(cd "$(dirname "$0")" && pwd)
+build_dir=${PTBENCH_BUILD:-$source_dir/build}
+
+# What the program needs to be built and run, and what its tests need besides.
+run_packages="gcc make cmake pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libsqlite3-dev libzstd-dev libjansson-dev
+libinih-dev libdnnl-dev gnuplot-nox fonts-dejavu-core"
+test_packages="libcmocka-dev libgsl-dev iproute2 procps locales clang-format"
+
+usage() {
+    cat <<'END'
+usage: sh bootstrap.sh COMMAND
+
+  run               install what is missing, build, run the `quick` suite on this machine and write the report
+  test              install what is missing, build and run all tests but the slow ones, also under sanitizers
+  build             install what is missing and build
+  install-packages  install what running and testing need, and stop
+  help              this text
+
+PTBENCH_BUILD names another build folder than ./build, PTBENCH_DB another database than ./ptbench.db.
+END
+}
+
+say() { echo "bootstrap: $*" >&2; }
+fail() { say "error: $*"; exit 3; }
+
+# The lists for distributions where this script does not install.
+other_packages() {
+    cat >&2 <<'END'
+Install these and run the command again:
+  RHEL, Rocky, Alma (with EPEL and CRB), Fedora:
+    dnf install gcc make cmake pkgconf openmpi-devel hwloc-devel sqlite-devel libzstd-devel jansson-devel inih-devel \
+        onednn-devel gnuplot dejavu-sans-fonts    (then: module load mpi)
+    for the tests: libcmocka-devel gsl-devel iproute procps-ng clang-tools-extra chromium
+  SUSE:
+    zypper install gcc make cmake pkg-config openmpi4-devel hwloc-devel sqlite3-devel libzstd-devel libjansson-devel \
+        inih-devel onednn-devel gnuplot dejavu-fonts
+    for the tests: libcmocka-devel gsl-devel iproute2 procps clang-tools chromium
+  others: a C11 compiler, CMake 3.22, pkg-config, Open MPI 4.1, hwloc 2, SQLite 3.37, zstd, jansson, inih, oneDNN 2.5, gnuplot
+END
+}
+
+is_installed() {
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+# Which of the packages are missing. A tool that is there without its package counts as there.
+missing_packages() {
+    for package in "$@"; do
+        case $package in
+        gcc) command -v cc >/dev/null && continue ;;
+        pkg-config | cmake | make | clang-format) command -v "$package" >/dev/null && continue ;;
+        gnuplot-nox) command -v gnuplot >/dev/null && continue ;;
+        esac
+        is_installed "$package" || printf '%s ' "$package"
+    done
+}
+
+have_packages() { # do the tools answer, where packages cannot be asked for?
+    command -v cc >/dev/null && command -v cmake >/dev/null && command -v mpirun >/dev/null &&
+        pkg-config --exists hwloc sqlite3 libzstd jansson inih 2>/dev/null
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        fail "this needs root and there is no sudo; as root: $*"
+    fi
+}
+
+# A browser for the test that opens the report. On Ubuntu it is a snap, which containers cannot install: that test is
+# skipped there unless a browser is present.
+browser_package() {
+    for name in chromium chromium-browser google-chrome; do
+        command -v $name >/dev/null && return
+    done
+    if grep -q '^ID=ubuntu' /etc/os-release; then
+        say "no browser: the test that opens the report will be skipped (on Ubuntu: snap install chromium)"
+    else
+        echo chromium
+    fi
+}
+
+install_packages() { # run | test
+    if ! command -v apt-get >/dev/null; then
+        have_packages && return
+        other_packages
+        fail "this distribution's packages are not installed by this script"
+    fi
+    wanted=$run_packages
+    [ "$1" = run ] || wanted="$wanted $test_packages $(browser_package)"
+    # shellcheck disable=SC2086
+    missing=$(missing_packages $wanted)
+    if [ -z "$missing" ]; then
+        say "all packages are installed"
+        return
+    fi
+    say "installing: $missing"
+    as_root apt-get update -q >/dev/null || say "the list of packages could not be renewed; trying with the present one"
+    # shellcheck disable=SC2086
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $missing >/dev/null ||
+        fail "apt-get could not install them; its messages are above"
+}
+
+jobs_here() { nproc 2>/dev/null || echo 2; }
+
+# build FOLDER CMAKE-OPTION...
+build() {
+    folder=$1
+    shift
+    say "building in $folder"
+    mkdir -p "$folder"
+    cmake -S "$source_dir" -B "$folder" "$@" >"$folder/configure.log" 2>&1 || {
+        cat "$folder/configure.log" >&2
+        fail "cmake could not configure"
+    }
+    cmake --build "$folder" -j "$(jobs_here)" >"$folder/build.log" 2>&1 || {
+        grep -E -A4 'error|undefined reference|No such file' "$folder/build.log" >&2 || tail -30 "$folder/build.log" >&2
+        fail "the build failed; all of it is in $folder/build.log"
+    }
+}
+
+run_quick() {
+    install_packages run
+    build "$build_dir" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=OFF
+    say "running the quick suite"
+    status=0
+    "$build_dir/ptbench" run quick || status=$?
+    # Whatever is stored is worth a report; the exit code stays that of the run.
+    report=$("$build_dir/ptbench" report) || fail "the report could not be written"
+    database=${PTBENCH_DB:-ptbench.db}
+    case $database in /*) ;; *) database=$PWD/$database ;; esac
+    case $report in /*) ;; *) report=$PWD/$report ;; esac
+    echo "results: $database"
+    echo "report:  $report"
+    return $status
+}
+
+passed=0
+failed=0
+skipped=0
+
+# run_tests NAME FOLDER CTEST-OPTION...: runs them and adds to the counts.
+run_tests() {
+    name=$1
+    folder=$2
+    shift 2
+    say "tests: $name"
+    log=$folder/tests.log
+    (cd "$folder" && $wrapper ctest --output-on-failure "$@") >"$log" 2>&1 || true
+    grep -E '^ *[0-9]+/[0-9]+ Test' "$log" >&2 || true
+    p=$(grep -cE '^ *[0-9]+/[0-9]+ Test .* Passed ' "$log" || true)
+    s=$(grep -cE '^ *[0-9]+/[0-9]+ Test .*\*\*\*(Skipped|Not Run)' "$log" || true)
+    f=$(grep -cE '^ *[0-9]+/[0-9]+ Test .*(\*\*\*(Failed|Timeout|Exception|Not Run)|Subprocess aborted)' "$log" || true)
+    if [ $((p + s + f)) = 0 ]; then
+        tail -5 "$log" >&2
+        f=1
+    fi
+    if [ "$f" != 0 ]; then
+        say "failed tests of $name; all output is in $log:"
+        awk '/Test .*(\*\*\*(Failed|Timeout|Exception)|Subprocess aborted)/ { show = 120 } show > 0 { print; show-- }' "$log" >&2
+    fi
+    passed=$((passed + p))
+    failed=$((failed + f))
+    skipped=$((skipped + s))
+}
+
+run_all_tests() {
+    install_packages test
+    wrapper=
+    build "$build_dir" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON
+    run_tests release "$build_dir" -LE slow -j "$(jobs_here)"
+
+    build "$source_dir/build-asan" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPTB_TESTS=ON -DPTB_SANITIZE=address,undefined
+    LSAN_OPTIONS="suppressions=$source_dir/tests/lsan.supp:print_suppressions=0"
+    UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1"
+    export LSAN_OPTIONS UBSAN_OPTIONS
+    run_tests "address and undefined-behaviour sanitizers" "$source_dir/build-asan" -LE slow -j "$(jobs_here)"
+    unset LSAN_OPTIONS UBSAN_OPTIONS
+
+    # Threads in one process, without the MPI library, which is not built for this sanitizer. It also wants the classic
+    # layout of memory.
+    build "$source_dir/build-tsan" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPTB_TESTS=ON -DPTB_SANITIZE=thread
+    setarch -R true 2>/dev/null && wrapper="setarch -R"
+    TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:suppressions=$source_dir/tests/tsan.supp"
+    export TSAN_OPTIONS
+    run_tests "thread sanitizer" "$source_dir/build-tsan" -LE slow -R '(local|runner|device|trace|algorithms)$' -j "$(jobs_here)"
+
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" = 0 ]
+}
+
+case ${1:-help} in
+run) run_quick ;;
+test) run_all_tests ;;
+build)
+    install_packages run
+    build "$build_dir" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=OFF
+    echo "program: $build_dir/ptbench"
+    ;;
+install-packages) install_packages test ;;
+help | --help | -h) usage ;;
+*)
+    say "error: there is no command '$1'"
+    usage >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,124 @@
+# `ptbench run` with real ranks: what a user types, what comes out, what is stored, which exit code.
+. "$PTB_SOURCE/tests/mpi/run_common.sh"
+
+# A run, and the commands that look at it.
+try 0 "${tiny[@]}" --label first
+has err "2 cases measured (0 wrong), 0 skipped, 0 failed"
+has err "ptbench report"
+[ -f ptbench.db ] || fail "no ptbench.db"
+try 0 "$PTBENCH" runs
+has out "complete"
+has out "all_reduce (first)"
+for name in last first 1 "$("$PTBENCH" runs | awk 'NR == 2 { print $2 }')"; do
+    try 0 "$PTBENCH" show "$name"
+    has out "all_reduce"
+done
+try 0 "$PTBENCH" export
+has out '"name": "busbw"'
+has out '"launcher": "mpirun (Open MPI'
+try 0 "$PTBENCH" export -f csv -o cases.csv
+[ "$(wc -l <cases.csv)" = 3 ] || fail "cases.csv does not hold 2 cases"
+try 2 "$PTBENCH" show nosuchrun
+try 2 "$PTBENCH" export -f cvs
+has err "'csv'"
+if command -v gnuplot >/dev/null; then
+    try 0 "$PTBENCH" report -o page
+    has out page/index.html
+    [ -s page/index.html ] || fail "no page"
+fi
+
+# Several benchmarks, active ranks, modes, JSON; the environment names the database.
+PTBENCH_DB=other.db try 0 "$PTBENCH" run barrier all_gather --np 2 --comm host --ranks 1,2 --bytes 8 -n 3 -w 1 \
+    --mode latency --time avg -J out.json
+[ -f other.db ] || fail "PTBENCH_DB was not used"
+has out.json '"ranks": 1'
+has out.json '"mode": "latency"'
+has out.json '"combine": "avg"'
+has_not out.json '"state": "failed"'
+try 0 "$PTBENCH" run sendrecv --np 2 --db other.db --pattern ping-pong --bytes 8 -n 3 -w 1 -q
+has_not err "[1/"
+
+# More ranks than wanted by --ranks are skipped by name; a benchmark alone that cannot run is exit 3.
+try 0 "$PTBENCH" run barrier --np 2 --comm host --ranks 2,3 -n 3 -w 1 --db skip.db
+has err "needs 3 ranks; this run has 2"
+try 3 "$PTBENCH" run sendrecv --np 1 --comm host --bytes 8 -n 3 --db skip.db
+has err "nothing was measured"
+
+# A suite file: parts that this machine cannot run are skipped by name, the rest runs.
+cat >mine.ini <<'END'
+[suite]
+name = mine
+summary = for a test
+
+[over gpus]
+bench = all_reduce
+requires = gpu
+
+[on hosts]
+bench = all_reduce
+requires = hosts>=2, ranks>=2
+
+[here]
+bench = all_reduce
+comm = host
+bytes = 8
+place = out
+iters = 3
+END
+try 0 "$PTBENCH" run mine.ini --np 2 --db suite.db
+has err "needs gpu; this build has no GPU back-end"
+has err "needs hosts>=2; this run has 1"
+has err "1 cases measured (0 wrong), 2 skipped, 0 failed"
+"$PTBENCH" export --db suite.db -f csv >cases.csv
+[ "$(grep -c ',skipped,' cases.csv)" = 2 ] || fail "the skipped parts are not stored"
+
+# Plans.
+try 0 "$PTBENCH" run quick --np 2 --dry-run --db none.db
+has out "all_reduce/comm=host/algo=tree"
+has out "/ranks=1"
+has out " cases, about "
+[ -e none.db ] && fail "--dry-run made a database"
+
+# Under a launcher that is there already: joins.
+try 0 mpirun --allow-run-as-root --oversubscribe -n 2 "$PTBENCH" run all_reduce --comm host --bytes 8 -n 3 --db joined.db
+has err "2 cases measured"
+try 2 mpirun --allow-run-as-root --oversubscribe -n 2 "$PTBENCH" run all_reduce --repeat 2 --db joined.db
+# A launcher that has started several processes, each of which is alone.
+try 3 env OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=0 "$PTBENCH" run all_reduce --db alone.db
+has err "alone in a world of 1"
+
+# Repetitions in fresh processes.
+try 0 "${tiny[@]}" --repeat 2 --db repeat.db
+try 0 "$PTBENCH" runs --db repeat.db
+awk 'NR == 2 { exit !($4 == "complete" && $6 == 2 && $7 == 4) }' out || { fail "not 2 repetitions of 2 cases"; cat out; }
+
+# More ranks than cores.
+try 0 "$PTBENCH" run all_reduce --np 5 --comm host --bytes 8 -n 3 -w 1 --place out --db many.db
+has err "1 cases measured"
+
+# What is wrong with a request is said once, by exit code 2, and nothing is stored.
+refused() { # MESSAGE ARGUMENT...
+    local message=$1
+    shift
+    try 2 "$PTBENCH" run "$@" --db refused.db
+    has err "$message"
+    [ "$(grep -c 'error:' err)" = 1 ] || { fail "not one message: $*"; cat err; }
+}
+refused "did you mean 'quick'" quik
+refused "did you mean 'all_reduce'" all_reduc
+refused "did you mean 'algo'" all_reduce --algoo ring
+refused "did you mean 'ring'" all_reduce --np 2 --comm host --algo rign
+refused "did you mean 'host'" all_reduce --np 2 --comm hots
+refused "'8Q' is not a value" all_reduce -b 8Q
+refused "f31" all_reduce --np 2 -d f31
+try 2 "$PTBENCH" run all_reduce -b
+has err "needs a value"
+refused "name a suite or a benchmark"
+refused "no suite, suite file or benchmark 'no.ini'" no.ini
+[ -e refused.db ] && fail "a refused request made a database"
+
+# No MPI: what to install.
+mkdir empty
+try 3 env PATH="$folder/empty" "$PTBENCH" run quick
+has err "openmpi-bin"
+finish

@@ -1,0 +1,120 @@
+# What `ptbench run` does when it is interrupted, when a rank dies, hangs or cannot store: finished cases stay, nothing is
+# left behind, and a resumed run measures only what is missing.
+. "$PTB_SOURCE/tests/mpi/run_common.sh"
+
+# Processes of this test's ranks: they carry the name of its database.
+ranks_of() { pgrep -f -- "ptbench run .*--db $1( |\$)"; }
+
+# Starts a run of many cases in the background (its process id in $job) and waits until some are stored.
+start_long() { # DATABASE
+    "$PTBENCH" run all_reduce --np 2 --comm host --algo direct -b 8 -e 1M --ci 0.0001% --max-iters 100000000 --max-time 250ms \
+        --mode latency --db "$1" >out 2>err &
+    job=$!
+    for _ in $(seq 100); do
+        grep -q '^\[2/' err && return
+        sleep 0.1
+    done
+    fail "the run did not get going"
+    cat err
+}
+
+# Waits for $job at most so many seconds; its exit code in $code.
+wait_for_job() { # SECONDS
+    code=
+    for _ in $(seq $(($1 * 10))); do
+        kill -0 $job 2>/dev/null || { wait $job; code=$?; return; }
+        sleep 0.1
+    done
+    fail "still running after $1 s"
+    kill -9 $job
+}
+
+no_orphans() { # DATABASE
+    for _ in $(seq 50); do
+        ranks_of "$1" >/dev/null || return 0
+        sleep 0.1
+    done
+    fail "orphans: $(ranks_of "$1" | tr '\n' ' ')"
+    ranks_of "$1" | xargs -r kill -9
+}
+
+cases() { "$PTBENCH" runs --db "$1" | awk 'END { print $7 }'; }
+state() { "$PTBENCH" runs --db "$1" | awk 'END { print $4 }'; }
+
+# Ctrl-C: the first one stops by agreement and says how to go on.
+start_long stop.db
+kill -INT $job
+wait_for_job 20
+[ "$code" = 5 ] || { fail "exit code $code after an interrupt"; cat err; }
+has err "ptbench run --resume"
+[ "$(state stop.db)" = interrupted ] || fail "state $(state stop.db)"
+before=$(cases stop.db)
+[ "$before" -ge 1 ] && [ "$before" -lt 36 ] || fail "$before cases are stored"
+no_orphans stop.db
+# A resumed run takes selection and options from the stored one and measures the rest.
+try 0 "$PTBENCH" run --resume last --db stop.db
+[ "$(state stop.db)" = complete ] || fail "state $(state stop.db) after --resume"
+[ "$(cases stop.db)" = 36 ] || fail "$(cases stop.db) cases after --resume"
+has err "$((36 - before)) cases measured"
+try 0 "$PTBENCH" run --resume last --db stop.db
+has err "0 cases measured"
+try 2 "$PTBENCH" run --resume nosuchrun --db stop.db
+try 2 "$PTBENCH" run all_reduce --resume last --db stop.db
+
+# A rank that is killed: the others stop, exit code 5, what is finished stays.
+start_long killed.db
+victim=$(ranks_of killed.db | tail -1)
+kill -KILL "$victim"
+wait_for_job 30
+[ "$code" = 5 ] || { fail "exit code $code after SIGKILL of a rank"; cat err; }
+has err "signal 9"
+has err "ptbench run --resume"
+[ "$(state killed.db)" = failed ] || fail "state $(state killed.db)"
+[ "$(cases killed.db)" -ge 1 ] || fail "no case is kept"
+no_orphans killed.db
+
+# A rank that is stopped makes no progress: the watch ends the job.
+start_long_hang() {
+    "$PTBENCH" run all_reduce --np 2 --comm host --algo direct -b 8 -e 1M --ci 0.0001% --max-iters 100000000 \
+        --max-time 250ms --mode latency --timeout 2s --db hang.db >out 2>err &
+    job=$!
+    for _ in $(seq 100); do
+        grep -q '^\[2/' err && break
+        sleep 0.1
+    done
+    kill -STOP "$(ranks_of hang.db | tail -1)"
+}
+start_long_hang
+wait_for_job 50
+[ "$code" = 5 ] || { fail "exit code $code after SIGSTOP of a rank"; cat err; }
+has err "no progress for"
+no_orphans hang.db
+
+# The process that looks after mpirun is killed: mpirun and the ranks go too.
+start_long parent.db
+kill -KILL $job
+wait $job 2>/dev/null
+no_orphans parent.db
+
+# A database that cannot be written: results go to a file that `import` takes, exit code 6.
+try 0 "${tiny[@]}" --db full.db
+mkdir elsewhere
+if [ "$(id -u)" = 0 ]; then
+    # Root may write read-only files; a database from a newer version cannot be written by anyone.
+    printf 'not a database, but long enough to be looked at as one' >bad.db
+else
+    cp full.db bad.db
+    chmod a-w bad.db
+fi
+TMPDIR=$folder/elsewhere try 6 "${tiny[@]}" --db bad.db
+has err "ptbench import"
+spill=$(grep -oE 'ptbench import --db [^ ]+ [^ ]+' err | awk '{ print $NF }')
+[ -s "$spill" ] || fail "no spill file '$spill'"
+try 0 "$PTBENCH" import --db good.db "$spill"
+has out "2 cases of 1 runs"
+try 0 "$PTBENCH" import --db good.db "$spill"
+has out "0 cases of 0 runs"
+[ "$(cases good.db)" = 2 ] || fail "$(cases good.db) cases after import"
+try 2 "$PTBENCH" import --db good.db
+try 2 "$PTBENCH" show --db missing.db
+finish
