@@ -61,8 +61,9 @@ typedef struct {
     ptb_dtype dtype;
     ptb_redop op;
     int root;
-    // all_to_all_v only, each [n], in elements. `count` is then at least what any rank sends or receives. On
-    // a worker stream the arrays must stay valid until the call is done.
+    // all_to_all_v only, each [n], in elements; they must stay until the call is complete. `count` is then at
+    // least what any rank sends or receives. On a worker stream the arrays must stay valid until the call is
+    // done.
     const size_t *send_counts, *send_first, *recv_counts, *recv_first;
 } ptb_coll;
 
@@ -90,7 +91,8 @@ typedef struct {
     // on all ranks.
     bool (*supports)(ptb_comm *comm, const ptb_coll *call, bool in_place, char *reason);
     // Symmetric allocation, collective: memory that peers on this host can read directly where the back-end
-    // has such a thing, else plain device memory. Huge-page advised where possible, touched.
+    // has such a thing, else plain device memory. Huge-page advised where possible, touched. No call may be
+    // under way on the communicator during alloc and free.
     ptb_status (*alloc)(ptb_comm *comm, size_t bytes, void **memory);
     void (*free)(ptb_comm *comm, void *memory); // collective
     ptb_status (*collective)(ptb_comm *comm, const ptb_coll *call, ptb_stream *stream);

@@ -159,12 +159,18 @@ static ptb_status all_gather(ptb_team *team, const ptb_coll *call)
     ptb_range mine = ptb_block(call->count, n, r.rank);
     void *own = ptb_at(call->recv, mine.first, r.element);
     int ready = PTB_WIRE_NONE;
+    // The own block leaves from where it is, not from the copy that was just made, unless only that is
+    // mapped.
+    bool maps_send = ptb_team_place(team, call->send, 1).segment != PTB_PLACE_PRIVATE;
     ptb_copy_local(own, call->send, mine.count * r.element);
     ptb_wire_begin(team, call->dtype, call->op);
     for (int s = 0; s < n - 1; s++) {
         ptb_range out = ptb_block(call->count, n, wrap(&r, r.rank - s));
         ptb_range in = ptb_block(call->count, n, wrap(&r, r.rank - s - 1));
-        send_block(&r, call->recv, out, ready);
+        if (s == 0 && maps_send)
+            send_block(&r, call->send, (ptb_range){0, out.count}, ready);
+        else
+            send_block(&r, call->recv, out, ready);
         ready = recv_block(&r, call->recv, in, PTB_WIRE_NONE);
     }
     return ptb_wire_run(team);
