@@ -105,7 +105,11 @@ static void add_mode(ptb_curve *curve, const char *mode)
     if (!*mode || (curve->modes && strstr(curve->modes, mode)))
         return;
     ptb_text text = PTB_TEXT_INIT;
-    ptb_text_printf(&text, "%s%s%s", curve->modes ? curve->modes : "", curve->modes ? " and " : "", mode);
+    // In one order, whichever came first: the text must be the same for curves with the same modes.
+    bool first = curve->modes && strcmp(mode, curve->modes) < 0;
+    ptb_text_append(&text, first ? mode : curve->modes ? curve->modes : "");
+    ptb_text_append(&text, curve->modes ? " and " : "");
+    ptb_text_append(&text, first ? curve->modes : mode);
     free(curve->modes);
     curve->modes = copy_text(ptb_text_string(&text));
     ptb_text_release(&text);
@@ -271,7 +275,8 @@ static void state_conditions(ptb_figure *figure)
         ptb_text_printf(&text, "; %s %s", range, figure->samples_max == 1 ? "sample" : "samples");
     }
     if (isfinite(figure->spread_max))
-        ptb_text_printf(&text, "; widest interval \xC2\xB1%.3g %%", figure->spread_max * 100);
+        ptb_text_printf(&text, "; widest interval \xC2\xB1%.*f %%", figure->spread_max < 0.1 ? 1 : 0,
+                        figure->spread_max * 100);
     if (figure->repetitions_max > 1)
         ptb_text_printf(&text, "; up to %zu repetitions a point", figure->repetitions_max);
     figure->conditions = copy_text(ptb_text_string(&text));
