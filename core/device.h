@@ -119,5 +119,7 @@ ptb_status ptb_event_sync(ptb_event *event);
 // core/memory.c.
 ptb_status ptb_memory_map(size_t bytes, void **memory);
 void ptb_memory_unmap(void *memory, size_t bytes);
+// Bytes that the system and the control group of this process could still give; UINT64_MAX when unknown.
+uint64_t ptb_memory_available(void);
 
 #endif

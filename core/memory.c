@@ -30,8 +30,7 @@ static size_t mapped_bytes(size_t bytes)
     return bytes ? (bytes + unit - 1) / unit * unit : unit;
 }
 
-// UINT64_MAX when the kernel does not say.
-static uint64_t available_bytes(void)
+uint64_t ptb_memory_available(void)
 {
     uint64_t available = UINT64_MAX;
     FILE *file = fopen("/proc/meminfo", "re");
@@ -74,7 +73,7 @@ ptb_status ptb_memory_map(size_t bytes, void **memory)
         ptb_error("cannot allocate %zu bytes: more than an address space holds", bytes);
         return PTB_NO_MEMORY;
     }
-    uint64_t available = bytes >= ASK_FIRST ? available_bytes() : UINT64_MAX;
+    uint64_t available = bytes >= ASK_FIRST ? ptb_memory_available() : UINT64_MAX;
     if (mapped > available) {
         ptb_error("cannot allocate %zu bytes: only %" PRIu64
                   " bytes of memory are available; use smaller sizes or fewer ranks",

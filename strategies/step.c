@@ -103,6 +103,52 @@ static ptb_status check_names(ptb_bench_run *run)
     return run->kernels ? PTB_OK : PTB_USAGE;
 }
 
+static bool has_algorithm(const char *comm, const char *algorithm)
+{
+    const ptb_comm_ops *ops = (const ptb_comm_ops *)ptb_registry_find(PTB_KIND_COMM, comm);
+    if (strcmp(algorithm, "auto") == 0)
+        return true;
+    for (const char *const *name = ops->algorithms(PTB_ALL_REDUCE); *name; name++)
+        if (strcmp(*name, algorithm) == 0)
+            return true;
+    return false;
+}
+
+static void refuse_algorithm(const ptb_bench_run *run, const char *algorithm)
+{
+    enum { NAMES_MAX = 64 };
+    const char *names[NAMES_MAX] = {"auto"};
+    size_t count = 1;
+    for (size_t i = 0; i < run->comms.count; i++) {
+        const ptb_comm_ops *ops = (const ptb_comm_ops *)ptb_registry_find(PTB_KIND_COMM, run->comms.items[i]);
+        for (const char *const *name = ops->algorithms(PTB_ALL_REDUCE); *name && count < NAMES_MAX; name++) {
+            size_t k = 0;
+            while (k < count && strcmp(names[k], *name) != 0)
+                k++;
+            if (k == count)
+                names[count++] = *name;
+        }
+    }
+    char near[256];
+    ptb_text_nearest(algorithm, names, count, near, sizeof near);
+    ptb_error("--algo '%s': there is no all-reduce of that name; did you mean %s?", algorithm, near);
+}
+
+// An algorithm that none of the communicators has was mistyped; one that some have is skipped for the others.
+static ptb_status check_algorithms(const ptb_bench_run *run)
+{
+    for (size_t a = 0; a < run->algorithms.count; a++) {
+        bool known = false;
+        for (size_t i = 0; i < run->comms.count; i++)
+            known = known || has_algorithm(run->comms.items[i], run->algorithms.items[a]);
+        if (!known) {
+            refuse_algorithm(run, run->algorithms.items[a]);
+            return PTB_USAGE;
+        }
+    }
+    return PTB_OK;
+}
+
 static ptb_status divide_batch(ptb_bench_run *run)
 {
     int64_t asked = run->config->batch, ranks = run->env.world->size;
@@ -143,6 +189,8 @@ static ptb_status step_open(const ptb_bench_env *env, const void *config, ptb_be
     split(c->algorithm, &run->algorithms);
     ptb_model_shape shape = {c->layers, c->hidden, c->heads, c->sequence, c->vocabulary, c->tied};
     ptb_status status = check_names(run);
+    if (status == PTB_OK)
+        status = check_algorithms(run);
     if (status == PTB_OK)
         status = divide_batch(run);
     if (status == PTB_OK)
@@ -201,6 +249,10 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
     }
     *c = (ptb_case){.fixed_batch = true};
     name_case(run, run->next++, &c->params);
+    const char *comm = ptb_params_get(&c->params, "comm"), *algorithm = ptb_params_get(&c->params, "algo");
+    if (!has_algorithm(comm, algorithm))
+        snprintf(c->skip, sizeof c->skip, "the communicator %s has no all-reduce named '%s'", comm,
+                 algorithm);
     // At 100 GFLOP/s a rank: only for the progress line.
     double tokens = (double)(run->batch / run->env.world->size * run->config->sequence);
     c->estimate_s = ptb_layout_flops_palm(&run->layout) * tokens / 100e9;

@@ -25,20 +25,6 @@ void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_C
     c->strategy->memory(c->layout, c->world->size, bytes);
 }
 
-// Memory that the system could still give, 0 when unknown.
-static uint64_t available_bytes(void)
-{
-    FILE *file = fopen("/proc/meminfo", "r");
-    char line[128];
-    unsigned long long kilobytes = 0;
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %llu kB", &kilobytes) == 1)
-            break;
-    if (file)
-        fclose(file);
-    return kilobytes * 1024;
-}
-
 static void explain_memory(const ptb_trainer_config *c, char *reason)
 {
     uint64_t bytes[PTB_MEMORY_COUNT], sum = 0;
@@ -53,17 +39,17 @@ static void explain_memory(const ptb_trainer_config *c, char *reason)
              (double)bytes[PTB_MEMORY_GRADIENTS] * 1e-9, (double)bytes[PTB_MEMORY_OPTIMIZER] * 1e-9,
              (double)bytes[PTB_MEMORY_ACTIVATIONS] * 1e-9, (double)bytes[PTB_MEMORY_WORKSPACE] * 1e-9,
              (double)sum * c->world->local_size * 1e-9, c->world->local_size,
-             (double)available_bytes() * 1e-9);
+             (double)ptb_memory_available() * 1e-9);
 }
 
 // Linux hands out more memory than there is and kills later; so ask before.
 static ptb_status check_memory(const ptb_trainer_config *c)
 {
-    uint64_t bytes[PTB_MEMORY_COUNT], sum = 0, available = available_bytes();
+    uint64_t bytes[PTB_MEMORY_COUNT], sum = 0, available = ptb_memory_available();
     ptb_trainer_memory(c, bytes);
     for (int i = 0; i < PTB_MEMORY_COUNT; i++)
         sum += bytes[i];
-    return available && sum > available / (uint64_t)c->world->local_size ? PTB_NO_MEMORY : PTB_OK;
+    return sum > available / (uint64_t)c->world->local_size ? PTB_NO_MEMORY : PTB_OK;
 }
 
 static void fetch_batch(ptb_trainer *t, uint64_t step)

@@ -60,8 +60,14 @@ static ptb_status faulty_open(ptb_world *world, const ptb_comm_config *config, p
     return PTB_OK;
 }
 
+static const char *const *faulty_algorithms(ptb_coll_kind kind)
+{
+    return ((const ptb_comm_ops *)ptb_registry_find(PTB_KIND_COMM, "host"))->algorithms(kind);
+}
+
 static const ptb_comm_ops faulty_comm = {.plugin = {"faulty", "host with a planted fault, for tests"},
-                                         .open = faulty_open};
+                                         .open = faulty_open,
+                                         .algorithms = faulty_algorithms};
 PTB_REGISTER(PTB_KIND_COMM, faulty_comm);
 
 #endif

@@ -58,6 +58,12 @@ for options in "--no-overlap" "--threads 2" "--bucket 1M"; do
     --no-overlap) [ "$(value other metric overlap)" = 0 ] || fail "overlap $(value other metric overlap) without overlap" ;;
     esac
 done
+# Other communicators and algorithms sum in another order.
+for options in "--comm mpi" "--algo ring"; do
+    run other 2 $small $options || fail "$options: $(cat "$work/other")"
+    [ "$(value other verdict 22)" = 0 ] || fail "$options: $(grep verdict "$work/other")"
+    close_to ranks1 other 1e-5 || fail "$options: losses differ by $(difference ranks1 other)"
+done
 [ "$(value ranks1 metric overlap)" = nan ] || fail "overlap of 1 rank is $(value ranks1 metric overlap), not undefined"
 
 # The parts of a step sum to it (medians of parts: nearly).
@@ -92,6 +98,7 @@ refused "--heads 3 does not divide --hidden 32" 1 $small --heads 3
 refused "not a regular file" 1 $small --vocab 256 --data /dev/null
 refused "cannot be read" 1 $small --vocab 256 --data "$work/nothing"
 refused "'ddp'" 1 $small --strategy dpp
+refused "no all-reduce of that name; did you mean .*'ring'" 1 $small --algo rong
 refused "'host'" 1 $small --comm hosts
 
 # More than this machine has: skipped with the figure, before anything is allocated.
