@@ -28,11 +28,16 @@ double ptb_stats_quantile(const double *sorted, size_t count, double q)
     return sorted[below] + (at - (double)below) * (sorted[below + 1] - sorted[below]);
 }
 
+static double log_factorial(size_t n)
+{
+    int sign; // lgamma would write it to a global, which ranks that are threads would race for
+    return lgamma_r((double)n + 1, &sign);
+}
+
 // P(k successes of n at 1/2), through logarithms so that large n does not underflow.
 static double binomial_half(size_t n, size_t k)
 {
-    return exp(lgamma((double)n + 1) - lgamma((double)k + 1) - lgamma((double)(n - k) + 1) -
-               (double)n * log(2.0));
+    return exp(log_factorial(n) - log_factorial(k) - log_factorial(n - k) - (double)n * log(2.0));
 }
 
 // The same interval by the normal approximation with continuity correction; within one order statistic of the
