@@ -1,11 +1,12 @@
 // Direct: every collective straight through the shared memory of one host.
 //
-// Up to PTB_SLOT_BYTES each member copies its contribution into its slot beside a sequence number, and
-// whoever needs it reads it there: one line travels one way, and two slots in turn make one round enough.
-// Above that the members publish where their buffers lie, and each does its share of the work straight from
-// all send buffers to all receive buffers; a second round of flags ends the call. For an all-reduce of S
-// bytes on two members that moves 4 S bytes in all, the least there is. Buffers that peers cannot map are
-// staged in chunks that stay in the caches (sums and broadcast) or exchanged pairwise through the wire.
+// Short vectors: each member copies its contribution into its slot beside a sequence number, and whoever
+// needs it reads it there: one line travels one way, and two slots in turn make one round enough. For longer
+// ones the members publish where their buffers lie, and each does its share of the work straight from all
+// send buffers to all receive buffers; a second round of flags ends the call. For an all-reduce of S bytes on
+// two members that moves 4 S bytes in all, the least there is. Buffers that peers cannot map go through the
+// slots while they fit, else they are staged in chunks that stay in the caches (sums and broadcast) or
+// exchanged pairwise through the wire.
 #include "collectives/algorithm.h"
 
 #include "core/log.h"
@@ -14,6 +15,7 @@
 #include <string.h>
 
 enum {
+    SMALL_BYTES = 512,           // carried in slots; above, one copy less is worth a second round of flags
     STREAM_BYTES = 2 << 20,      // vectors above this are larger than the caches: streaming stores
     TILE_BYTES = 16 << 10,       // partial result of several members, in the first-level cache
     CHUNK = PTB_STAGE_BYTES / 2, // of a staged vector: half a stage goes in, the other half comes out
@@ -608,7 +610,7 @@ static ptb_status run(ptb_team *team, const ptb_coll *call)
     if (call->kind == PTB_BARRIER)
         return run_small(team, call);
     bool is_v = call->kind == PTB_ALL_TO_ALL_V;
-    if (!is_v && call->count <= PTB_SLOT_BYTES / size) {
+    if (!is_v && call->count <= SMALL_BYTES / size) {
         count_sent(team, call, true);
         return run_small(team, call);
     }
@@ -621,6 +623,10 @@ static ptb_status run(ptb_team *team, const ptb_coll *call)
     for (int r = 0; r < team->size; r++)
         mapped &= published(team, r)->send.segment != PTB_PLACE_PRIVATE &&
                   published(team, r)->recv.segment != PTB_PLACE_PRIVATE;
+    if (!mapped && !is_v && call->count <= PTB_SLOT_BYTES / size) {
+        count_sent(team, call, true);
+        return run_small(team, call);
+    }
     if (!mapped && !is_elementwise(call))
         return ptb_pairwise_run(team, call); // counts its bytes itself
     count_sent(team, call, false);
