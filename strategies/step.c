@@ -162,6 +162,23 @@ static ptb_status divide_batch(ptb_bench_run *run)
     return PTB_USAGE;
 }
 
+// Sizes that would overflow; what is merely larger than the machine is skipped later, with the figures.
+static ptb_status check_magnitude(const ptb_bench_run *run)
+{
+    const step_config *c = run->config;
+    double h = (double)c->hidden, v = (double)c->vocabulary, s = (double)c->sequence, l = (double)c->layers;
+    double rows = (double)(run->batch / run->env.world->size) * s;
+    double parameters = 12 * l * h * h + (2 * v + s) * h;
+    double activations = rows * (l * (16 * h + (double)c->heads + 4) + 8 * h + v);
+    if (4 * (4 * parameters + activations) < 0x1p60)
+        return PTB_OK;
+    ptb_error("a step of %.3g parameters and %.3g activations a rank needs %.3g bytes, more than can be "
+              "counted; use a "
+              "smaller --hidden, --layers, --vocab, --sequence or --batch",
+              parameters, activations, 4 * (4 * parameters + activations));
+    return PTB_USAGE;
+}
+
 static void step_close(ptb_bench_run *run)
 {
     if (!run)
@@ -193,6 +210,8 @@ static ptb_status step_open(const ptb_bench_env *env, const void *config, ptb_be
         status = check_algorithms(run);
     if (status == PTB_OK)
         status = divide_batch(run);
+    if (status == PTB_OK)
+        status = check_magnitude(run);
     if (status == PTB_OK)
         status = ptb_layout_init(&run->layout, &shape);
     if (status == PTB_OK)

@@ -27,19 +27,21 @@ void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_C
 
 static void explain_memory(const ptb_trainer_config *c, char *reason)
 {
-    uint64_t bytes[PTB_MEMORY_COUNT], sum = 0;
+    uint64_t bytes[PTB_MEMORY_COUNT], sum = 0, available = ptb_memory_available();
     ptb_trainer_memory(c, bytes);
+    char has[64] = "";
     for (int i = 0; i < PTB_MEMORY_COUNT; i++)
         sum += bytes[i];
+    if (available != UINT64_MAX)
+        snprintf(has, sizeof has, ", which has %.3g GB available", (double)available * 1e-9);
     snprintf(reason, PTB_REASON_BYTES,
              "needs %.3g GB a rank (parameters %.3g, gradients %.3g, optimizer %.3g, activations %.3g, "
              "workspace %.3g), "
-             "%.3g GB for the %d ranks of this host, which has %.3g GB available",
+             "%.3g GB for the %d ranks of this host%s",
              (double)sum * 1e-9, (double)bytes[PTB_MEMORY_PARAMETERS] * 1e-9,
              (double)bytes[PTB_MEMORY_GRADIENTS] * 1e-9, (double)bytes[PTB_MEMORY_OPTIMIZER] * 1e-9,
              (double)bytes[PTB_MEMORY_ACTIVATIONS] * 1e-9, (double)bytes[PTB_MEMORY_WORKSPACE] * 1e-9,
-             (double)sum * c->world->local_size * 1e-9, c->world->local_size,
-             (double)ptb_memory_available() * 1e-9);
+             (double)sum * c->world->local_size * 1e-9, c->world->local_size, has);
 }
 
 // Linux hands out more memory than there is and kills later; so ask before.
