@@ -40,9 +40,8 @@ typedef struct {
 #define PTB_COLL_OPT_ALGO                                                                                    \
     {                                                                                                        \
         .name = "algo", .type = PTB_OPT_LIST, PTB_COLL_ROW(algo), .def = "default",                          \
-        .help =                                                                                              \
-            "Algorithms to sweep over; default lets each communicator choose. What ran is stored with each " \
-            "case"                                                                                           \
+        .help = "Algorithms to sweep over; default lets each communicator choose, all is default and every " \
+                "algorithm there is. What ran is stored with each case"                                      \
     }
 
 #define PTB_COLL_OPTS_DATA                                                                                   \

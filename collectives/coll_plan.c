@@ -167,14 +167,38 @@ static ptb_status check_algorithm(const ptb_coll_plan *plan, const char *name)
     return PTB_USAGE;
 }
 
+// Each name once, as far as there is room.
+static void add_algo(ptb_coll_plan *plan, const char *name)
+{
+    for (int i = 0; i < plan->algo_count; i++)
+        if (strcmp(plan->algos[i], name) == 0)
+            return;
+    if (plan->algo_count < PTB_COLL_LIST_MAX)
+        plan->algos[plan->algo_count++] = name;
+}
+
+// The communicators' own choice and every algorithm that one of them has for this collective.
+static void add_all_algos(ptb_coll_plan *plan)
+{
+    ptb_coll_kind kind = plan->subjects[0].collective.kind;
+    add_algo(plan, "default");
+    for (int c = 0; c < plan->comm_count; c++)
+        for (const char *const *name = plan->comms[c]->algorithms(kind); name && *name; name++)
+            add_algo(plan, *name);
+}
+
 static ptb_status parse_algos(const char *text, ptb_coll_plan *plan)
 {
     list l = list_split(text);
     plan->algo_text = l.storage;
-    for (size_t i = 0; i < l.count; i++)
-        plan->algos[plan->algo_count++] = l.items[i];
+    for (size_t i = 0; i < l.count; i++) {
+        if (strcmp(l.items[i], "all") == 0)
+            add_all_algos(plan);
+        else
+            add_algo(plan, l.items[i]);
+    }
     if (plan->algo_count == 0)
-        plan->algos[plan->algo_count++] = "default";
+        add_algo(plan, "default");
     for (int i = 0; i < plan->algo_count; i++)
         PTB_TRY(check_algorithm(plan, plan->algos[i]));
     return PTB_OK;
