@@ -263,6 +263,13 @@ static ptb_status judge(launch *l, int wait_status)
     bool exited = WIFEXITED(wait_status);
     if (state == PTB_JOB_ENDED) {
         ptb_status status = status_of_code(code);
+        // Results are stored by then; but a program that breaks while it ends is broken.
+        if (status == PTB_OK && !(exited && WEXITSTATUS(wait_status) == 0) && !l->interrupts) {
+            ptb_error("the ranks were done, but then ended badly (%s %d); the results are stored",
+                      exited ? "exit code" : "signal",
+                      exited ? WEXITSTATUS(wait_status) : WTERMSIG(wait_status));
+            return PTB_INTERNAL;
+        }
         return status == PTB_LOST && l->interrupts ? PTB_INTERRUPTED : status;
     }
     bool elsewhere =

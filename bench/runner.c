@@ -249,10 +249,12 @@ static ptb_status measure(ptb_runner *runner, ptb_bench_run *run, const ptb_case
 // The first rank, in order, that has something to say gives the reason on rank 0.
 static ptb_status gather_reason(ptb_world *world, const char *mine, char *reason)
 {
+    char padded[PTB_REASON_BYTES] = "";
+    snprintf(padded, sizeof padded, "%s", mine);
     char *all = world->rank == 0 ? malloc((size_t)world->size * PTB_REASON_BYTES) : NULL;
     ptb_status status = ptb_world_agree(world, world->rank == 0 && !all ? PTB_NO_MEMORY : PTB_OK);
     if (status == PTB_OK)
-        status = ptb_world_gather(world, 0, mine, PTB_REASON_BYTES, all);
+        status = ptb_world_gather(world, 0, padded, PTB_REASON_BYTES, all);
     for (int r = 0; all && status == PTB_OK && r < world->size; r++) {
         const char *said = all + (size_t)r * PTB_REASON_BYTES;
         if (!*said)

@@ -477,6 +477,9 @@ static ptb_status run_stored(session *s)
     s->store.repetition_index = s->origin->repetition;
     PTB_TRY(count_cases(s, false)); // first of all: a request that cannot be met leaves nothing behind
     PTB_TRY(ptb_session_store_open(s->plan, s->origin, s->world, &s->topology, &s->store));
+    free(s->done); // empty again after counting
+    s->done = NULL;
+    s->done_room = 0;
     PTB_TRY(ptb_session_done_keys(&s->store, s->origin, s->world, &s->done, &s->done_count));
     s->done_room = s->done_count;
     if (s->done_count)
