@@ -100,8 +100,9 @@ static ptb_status open_comm(ptb_world *world, const ptb_comm_config *config, ptb
         return PTB_NO_MEMORY;
     }
     c->threads = ptb_world_mpi_threads(world);
-    ptb_mpi_transport_find(world, c->transport, c->devices);
-    ptb_status status = ptb_mpi_transport_check(world, config->transport, c->transport);
+    ptb_status status = ptb_mpi_transport_find(world, c->transport, c->devices);
+    if (status == PTB_OK)
+        status = ptb_mpi_transport_check(world, config->transport, c->transport);
     if (status == PTB_OK)
         status = ptb_mpi_tuned_dup(world, from, config, &c->mpi, &c->tuning);
     if (status == PTB_OK)

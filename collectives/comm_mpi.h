@@ -143,7 +143,8 @@ bool ptb_mpi_tuning_supports(const ptb_comm_mpi *c, const ptb_coll *call, bool i
 // comm_mpi_transport.c
 // What carries messages between the ranks of this world: "self", "shm(vader,cma)", "tcp",
 // "shm(vader,cma)+tcp", "ucx", "ofi", ...; and the devices or settings behind it ("" when nothing is known).
-void ptb_mpi_transport_find(ptb_world *world, char transport[104], char devices[104]);
+// Collective: the same on all ranks.
+ptb_status ptb_mpi_transport_find(ptb_world *world, char transport[104], char devices[104]);
 // UNSUPPORTED, logged, unless `found` is what was asked for.
 ptb_status ptb_mpi_transport_check(const ptb_world *world, const char *asked, const char *found);
 

@@ -105,7 +105,7 @@ static void find_btl(const ptb_world *world, char transport[104], char devices[1
     }
 }
 
-void ptb_mpi_transport_find(ptb_world *world, char transport[104], char devices[104])
+static void find_mine(ptb_world *world, char transport[104], char devices[104])
 {
     static const char *const pmls[] = {"ucx", "cm", "ob1", NULL};
     static const char *const mtls[] = {"psm2", "psm", "portals4", "ofi", NULL};
@@ -134,6 +134,26 @@ void ptb_mpi_transport_find(ptb_world *world, char transport[104], char devices[
         snprintf(transport, 104, "%s", mtl ? mtl : "unknown");
         rdma_devices(devices);
     }
+}
+
+// A rank that is alone on its host has closed shared memory: the first one with company there knows all.
+static int knowing_rank(const ptb_world *world)
+{
+    for (int r = 0; r < world->size && world->hosts > 1; r++)
+        for (int q = r + 1; q < world->size; q++)
+            if (world->host_of[q] == world->host_of[r])
+                return r;
+    return 0;
+}
+
+ptb_status ptb_mpi_transport_find(ptb_world *world, char transport[104], char devices[104])
+{
+    char found[2][104] = {"", ""};
+    find_mine(world, found[0], found[1]);
+    PTB_TRY(ptb_world_broadcast(world, knowing_rank(world), found, sizeof found));
+    memcpy(transport, found[0], sizeof found[0]);
+    memcpy(devices, found[1], sizeof found[1]);
+    return PTB_OK;
 }
 
 ptb_status ptb_mpi_transport_check(const ptb_world *world, const char *asked, const char *found)

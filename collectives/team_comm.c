@@ -41,10 +41,9 @@ static const char *transport_name(const ptb_team *team)
         return "threads";
     if (team->shared)
         return "shm";
-    for (int r = 0; r < team->size; r++)
-        if (r != team->rank && team->peers[r].control)
-            return "shm+mpi";
-    return "mpi";
+    // Of all ranks, not only of this one: it may be alone on its host while others share memory.
+    bool some_share = team->peers[team->rank].control && team->world->hosts < team->size;
+    return some_share ? "shm+mpi" : "mpi";
 }
 
 // Whether the transport that was asked for is what all members have. Collective.
@@ -52,9 +51,7 @@ static ptb_status check_transport(const ptb_team *team, const char *asked)
 {
     if (!asked || team->size == 1)
         return PTB_OK;
-    // A host with one rank has nothing to share memory with: the job as a whole counts.
-    bool mixed = !team->shared && team->peers[team->rank].control;
-    const char *real = mixed ? "shm+mpi" : transport_name(team);
+    const char *real = transport_name(team);
     ptb_status status = strcmp(asked, real) ? PTB_UNSUPPORTED : PTB_OK;
     if (status != PTB_OK && team->rank == 0)
         ptb_error("transport %s was asked for, but these ranks are connected by %s", asked, real);
@@ -372,6 +369,7 @@ void ptb_team_comm_describe(ptb_comm *comm, const ptb_coll *call, ptb_params *fa
 {
     ptb_team_comm *c = of(comm);
     ptb_params_set(facts, "transport", "%s", transport_name(c->team));
+    ptb_wire_describe(c->team, facts);
     ptb_params_set(facts, "symmetric_bytes", "%llu", (unsigned long long)ptb_team_segment_bytes(c->team));
     if (!call)
         return;

@@ -62,6 +62,12 @@ void ptb_wire_close(ptb_team *team)
     team->wire = NULL;
 }
 
+void ptb_wire_describe(const ptb_team *team, ptb_params *facts)
+{
+    if (team->wire->mpi)
+        ptb_wire_mpi_describe(team->wire->mpi, team, facts);
+}
+
 void ptb_wire_begin(ptb_team *team, ptb_dtype dtype, ptb_redop op)
 {
     ptb_wire *wire = team->wire;

@@ -73,6 +73,8 @@ ptb_status ptb_wire_run(ptb_team *team);
 
 ptb_status ptb_wire_open(ptb_team *team); // collective; makes the MPI part where a member needs it
 void ptb_wire_close(ptb_team *team);
+// What MPI uses between the members that it connects (facts mpi_transport and devices); nothing without MPI.
+void ptb_wire_describe(const ptb_team *team, ptb_params *facts);
 
 // collectives/wire_mpi.c: the part between hosts. Requests are small integers.
 ptb_status ptb_wire_mpi_open(ptb_team *team, struct ptb_wire_mpi **mpi); // collective
@@ -82,6 +84,7 @@ ptb_status ptb_wire_mpi_send(struct ptb_wire_mpi *mpi, int peer, const void *fro
 // to == NULL: into memory of the request, given back by ptb_wire_mpi_test in *data until the next call.
 ptb_status ptb_wire_mpi_recv(struct ptb_wire_mpi *mpi, int peer, void *to, size_t bytes, int *request);
 ptb_status ptb_wire_mpi_test(struct ptb_wire_mpi *mpi, int request, bool *done, const void **data);
+void ptb_wire_mpi_describe(const struct ptb_wire_mpi *mpi, const ptb_team *team, ptb_params *facts);
 // After ptb_wire_mpi_test said done and the data was used.
 void ptb_wire_mpi_release(struct ptb_wire_mpi *mpi, int request);
 

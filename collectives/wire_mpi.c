@@ -1,10 +1,12 @@
 // The wire between hosts: MPI point-to-point on a duplicate of the world's communicator, so that nothing else
 // can match its messages. One tag: messages of a pair arrive in the order they were sent.
+#include "collectives/comm_mpi.h"
 #include "collectives/wire.h"
 #include "collectives/world_mpi.h"
 #include "core/log.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { TAG = 1 };
 
@@ -20,6 +22,7 @@ struct ptb_wire_mpi {
     MPI_Comm comm;
     slot *slots;
     int count, capacity;
+    char transport[104], devices[104]; // of the library
 };
 
 ptb_status ptb_wire_mpi_open(ptb_team *team, struct ptb_wire_mpi **out)
@@ -40,6 +43,8 @@ ptb_status ptb_wire_mpi_open(ptb_team *team, struct ptb_wire_mpi **out)
     if (status == PTB_OK)
         status =
             ptb_mpi_check(MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    if (status == PTB_OK)
+        status = ptb_mpi_transport_find(team->world, mpi->transport, mpi->devices);
     if (status != PTB_OK) {
         free(mpi);
         return status;
@@ -123,4 +128,13 @@ ptb_status ptb_wire_mpi_test(struct ptb_wire_mpi *mpi, int request, bool *done, 
 void ptb_wire_mpi_release(struct ptb_wire_mpi *mpi, int request)
 {
     mpi->slots[request].used = false;
+}
+
+void ptb_wire_mpi_describe(const struct ptb_wire_mpi *mpi, const ptb_team *team, ptb_params *facts)
+{
+    // "shm(...)+tcp": where members share memory, only messages between hosts are left to MPI.
+    const char *between = team->peers[team->rank].control ? strchr(mpi->transport, '+') : NULL;
+    ptb_params_set(facts, "mpi_transport", "%s", between ? between + 1 : mpi->transport);
+    if (mpi->devices[0])
+        ptb_params_set(facts, "devices", "%s", mpi->devices);
 }
