@@ -8,7 +8,8 @@ extern const char ptb_gp_step_breakdown[];
 #define PARTS \
     " " PTB_SQL_METRIC("forward") " AS forward, " PTB_SQL_METRIC("backward") " AS backward," \
     " " PTB_SQL_METRIC("optimizer") " AS optimizer, " PTB_SQL_METRIC("exposed_comm") " AS exposed," \
-    " " PTB_SQL_METRIC("input") " AS input, " PTB_SQL_METRIC("other") " AS other,"
+    " " PTB_SQL_METRIC("input") " AS input, " PTB_SQL_METRIC("other") " AS other," \
+    " " PTB_SQL_METRIC("imbalance") " AS imbalance,"
 
 static const char figure_sql[] =
     PTB_SQL_CASES " SELECT " PTB_SQL_STEP_HEADING " AS figure, " PTB_SQL_STEP_SERIES " AS series,"
@@ -26,9 +27,13 @@ static const char table_sql[] =
 // clang-format on
 
 static const ptb_report_part parts[] = {
-    {"forward", "forward"},     {"backward", "backward"},
-    {"optimizer", "optimizer"}, {"exposed", "exposed communication"},
-    {"input", "input"},         {"other", "other"},
+    {"forward", "forward"},
+    {"backward", "backward"},
+    {"optimizer", "optimizer"},
+    {"exposed", "exposed communication"},
+    {"input", "input"},
+    {"other", "other"},
+    {"imbalance", "rank imbalance"},
 };
 
 #define PART "of which"
@@ -47,6 +52,13 @@ static const ptb_report_column columns[] = {
     {.name = "exposed", .title = "exp. comm", .unit = "ms", .over = PART, .cell = PTB_CELL_NUMBER},
     {.name = "input", .title = "input", .unit = "ms", .over = PART, .cell = PTB_CELL_NUMBER, .drop = 1},
     {.name = "other", .title = "other", .unit = "ms", .over = PART, .cell = PTB_CELL_NUMBER, .drop = 1},
+    {.name = "imbalance",
+     .title = "imbal.",
+     .unit = "ms",
+     .over = PART,
+     .cell = PTB_CELL_NUMBER,
+     .optional = true,
+     .drop = 1},
     {.name = "overlap", .title = "overlap", .unit = "%", .cell = PTB_CELL_NUMBER},
 };
 
@@ -55,13 +67,17 @@ static const ptb_report step_breakdown = {
     .order = 62,
     .where = PTB_REPORT_HTML | PTB_REPORT_TERMINAL,
     .title = "Where a step's time goes",
-    .caption = "Exposed communication is the part of communication during which nothing was computed; "
-               "overlap is the part "
-               "of communication that computing hid (n/a where there was none). The parts are medians of "
-               "their own, so "
-               "they need not add up to the median of the whole step; +- is its 95 % interval. A part that "
-               "is n/a is "
-               "missing from its bar.",
+    .caption = "Exposed communication is the part of communication during which nothing was computed, "
+               "waiting for other "
+               "ranks inside calls included; overlap is the part of communication that computing hid (n/a "
+               "where there was "
+               "none). The parts are means over ranks and over the middle half of the timed steps, in order "
+               "of the slowest "
+               "rank's time; rank imbalance is what that rank takes longer than the mean. So they add up to "
+               "the mean of the "
+               "slowest rank's step over these steps, which is near, but not, its median over all timed "
+               "steps; +- is the 95 % "
+               "interval of that median. A part that is n/a is missing from its bar.",
     .table_sql = table_sql,
     .columns = columns,
     .column_count = sizeof columns / sizeof *columns,

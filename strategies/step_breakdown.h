@@ -1,5 +1,5 @@
 // Where the time of training steps went: what profiler/overlap.c finds in the spans of each step, kept per
-// step, and its medians as metrics.
+// step, and its means as metrics.
 #ifndef PTB_STRATEGIES_STEP_BREAKDOWN_H
 #define PTB_STRATEGIES_STEP_BREAKDOWN_H
 
@@ -13,8 +13,11 @@ void ptb_step_breakdown_free(ptb_step_breakdown *breakdown);
 // With dropped spans those steps count as unknown.
 ptb_status ptb_step_breakdown_add(ptb_step_breakdown *breakdown, const ptb_span *spans, size_t count,
                                   size_t dropped, uint64_t steps);
-// forward, backward, optimizer, exposed_comm, input, other (they sum to the step), comm, overlap: the median
-// over the last `timed` of `steps` steps, the mean over ranks of it. Collective.
+// Adds, in ms, forward, backward, optimizer, exposed_comm, input, other and imbalance, which sum to step;
+// comm, and overlap in %. Of the last `timed` of `steps` steps the middle half is taken, in order of the
+// slowest rank's time (so `step` is the interquartile mean of that). The first six are means over these steps
+// and over ranks; imbalance is what the slowest rank takes longer than the mean of the ranks. NAN when spans
+// were dropped. Collective.
 ptb_status ptb_step_breakdown_metrics(const ptb_step_breakdown *breakdown, ptb_world *world, uint64_t steps,
                                       uint64_t timed, ptb_metrics *metrics);
 

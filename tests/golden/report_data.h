@@ -127,8 +127,10 @@ static inline void data_add_coll(const data_run *run, const data_coll *c)
     ptb_params_set(&params, "ranks", "%d", run->ranks);
     ptb_params_set(&facts, "algorithm", "%s", c->algo ? c->algo : "point to point");
     ptb_params_set(&facts, "transport", "shared memory");
-    if (c->warning)
+    if (c->warning) {
         ptb_params_set(&facts, "warning", "%s", c->warning);
+        ptb_params_set(&facts, "page_faults", "%d", 4096);
+    }
 
     double *samples = calloc(c->samples + 1, sizeof *samples);
     for (size_t i = 0; i < c->samples; i++)
@@ -232,6 +234,8 @@ static inline void data_add_step(const data_run *run, const char *strategy, int 
     ptb_metrics_add(&m, "input", compute_ms * 0.01, "ms", PTB_LOWER_IS_BETTER,
                     "union of spans, median a step");
     ptb_metrics_add(&m, "other", compute_ms * 0.02, "ms", PTB_LOWER_IS_BETTER, "step - all of the above");
+    ptb_metrics_add(&m, "imbalance", run->ranks > 1 ? 0.4 : 0, "ms", PTB_LOWER_IS_BETTER,
+                    "slowest rank - mean of ranks");
     ptb_metrics_add(&m, "overlap", run->ranks > 1 ? 62.5 : NAN, "%", PTB_HIGHER_IS_BETTER, "|C and K| / |C|");
     ptb_metrics_add(&m, "loss_first", loss[0], "nats", PTB_NEUTRAL, "mean cross entropy a token");
     ptb_metrics_add(&m, "loss_last", loss[DATA_STEPS - 1], "nats", PTB_LOWER_IS_BETTER,

@@ -66,9 +66,10 @@ for options in "--comm mpi" "--algo ring"; do
 done
 [ "$(value ranks1 metric overlap)" = nan ] || fail "overlap of 1 rank is $(value ranks1 metric overlap), not undefined"
 
-# The parts of a step sum to it (medians of parts: nearly).
+# The parts of a step sum to it, and it is the time that the throughput is reckoned with, or near it.
 awk '$1 == "metric" { v[$2] = $3 }
-     END { sum = v["forward"] + v["backward"] + v["optimizer"] + v["exposed_comm"] + v["input"] + v["other"]
+     END { sum = v["forward"] + v["backward"] + v["optimizer"] + v["exposed_comm"] + v["input"] + v["other"] + v["imbalance"]
+           if (sum < 0.99999 * v["step"] || sum > 1.00001 * v["step"] || v["imbalance"] < 0) exit 1
            step = 8 * 16 / v["tokens_per_s"] * 1000; exit !(sum > 0.3 * step && sum < 3 * step) }' "$work/ranks2" ||
     fail "parts do not add up: $(cat "$work/ranks2")"
 
