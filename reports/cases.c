@@ -12,7 +12,7 @@ static const char sql[] =
     " CASE WHEN c.algo <> json_extract(c.facts, '$.algorithm') THEN c.algo END AS algo,"
     " json_extract(c.facts, '$.transport') AS transport, nullif(json_extract(c.facts, '$.segment'), '0') AS segment,"
     " json_extract(c.facts, '$.call') AS call,"
-    " nullif(CAST(json_extract(c.facts, '$.page_faults_per_iter') AS REAL), 0) AS faults,"
+    " nullif(CAST(json_extract(c.facts, '$.page_faults') AS REAL), 0) AS faults,"
     " json_extract(c.facts, '$.buffers') AS buffers, c.type AS type, nullif(c.op, 'none') AS op, c.root AS root,"
     " CASE WHEN json_extract(c.params, '$.place') IS NOT NULL THEN c.place END AS place, c.other_params AS other_params,"
     " c.repetition AS repetition, c.bytes AS bytes, c.count AS count, c.mode AS mode, nullif(c.samples, 0) AS samples,"

@@ -40,6 +40,10 @@ compare() { # GOLDEN-FILE, text on standard input
 "$helper" html "$folder/reports.db" "$folder/page" 5 6 9 >/dev/null || exit 1
 sed -e '/<style>/,/<\/style>/d' -e '/<svg /,/<\/svg>/d' "$folder/page/index.html" | compare report_page.golden
 
+# Page faults that were stored are shown.
+"$helper" html "$folder/reports.db" "$folder/page1" 1 >/dev/null || exit 1
+grep -q '>page faults<' "$folder/page1/index.html" || { echo "FAIL: page faults are not shown"; failures=$((failures + 1)); }
+
 # The locale must not matter: a decimal comma in the environment changes nothing.
 "$helper" text "$folder/reports.db" 1 100 >"$folder/point"
 LC_ALL=de_DE.UTF-8 LC_NUMERIC=de_DE.UTF-8 "$helper" text "$folder/reports.db" 1 100 >"$folder/comma"
