@@ -274,8 +274,10 @@ static ptb_status judge(launch *l, int wait_status)
     }
     bool elsewhere =
         (l->plan->run.hosts && *l->plan->run.hosts) || (l->plan->run.hostfile && *l->plan->run.hostfile);
+    // Rank 0 of another host cannot write the file. mpirun passes its exit code on; it has codes of its own,
+    // but then no rank has said anything.
     if (state == PTB_JOB_NOT_STARTED && elsewhere && exited && WEXITSTATUS(wait_status) <= 6 &&
-        l->relay.lost_rank < 0)
+        l->relay.lost_rank < 0 && (l->relay.ranks_spoke || WEXITSTATUS(wait_status) == 0))
         return status_of_code(WEXITSTATUS(wait_status));
     if (state == PTB_JOB_NOT_STARTED && exited && !l->interrupts && l->relay.lost_rank < 0) {
         ptb_error("mpirun ended with exit code %d before the ranks had started; its message is above. "

@@ -69,6 +69,7 @@ static void take_line(ptb_relay *relay, ptb_text *out)
 {
     const char *line = ptb_text_string(&relay->line);
     bool is_noise = strncmp(line, "mpirun: Forwarding signal", 25) == 0;
+    relay->ranks_spoke |= strncmp(line, "ptbench: ", 9) == 0;
     learn(relay, line); // also when a ruler went by unseen behind a progress line
     if (relay->line_is_out) {
         ptb_text_append(out, line);
@@ -98,10 +99,10 @@ void ptb_relay_feed(ptb_relay *relay, const char *bytes, size_t count, ptb_text 
         if (bytes[i] == '\n')
             take_line(relay, out);
     }
-    // The progress line has no end; only what may become a ruler or a word of
-    // mpirun is worth waiting for.
+    // The progress line has no end; only what may become a ruler, a word of mpirun or a message of ours is
+    // worth waiting for.
     const char *line = ptb_text_string(&relay->line);
-    if (!relay->in_box && *line && *line != '-' && *line != 'm') {
+    if (!relay->in_box && *line && *line != '-' && *line != 'm' && *line != 'p') {
         ptb_text_append(out, line);
         ptb_text_clear(&relay->line);
         relay->line_is_out = true;

@@ -12,6 +12,7 @@ typedef struct {
     ptb_text box;  // lines since the ruler that opened it
     bool in_box;
     bool line_is_out; // the beginning of the line was passed on already
+    bool ranks_spoke; // a message of ptbench itself went by: the ranks did start
     int lost_rank;    // -1: none known
     int lost_signal;
     char lost_host[128];
