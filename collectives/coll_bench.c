@@ -128,41 +128,10 @@ static uint64_t total_need(const ptb_bench_run *run, const ptb_coll_point *point
     return (uint64_t)bytes[0] + bytes[1] + (uint64_t)point->count * ptb_dtype_size(point->type);
 }
 
-// First number in a file, or in its line that begins with `key`; UINT64_MAX when there is none ("max" in a
-// control group's files).
-static uint64_t read_number(const char *path, const char *key)
-{
-    uint64_t value = UINT64_MAX;
-    FILE *file = fopen(path, "re");
-    char line[128];
-    while (file && value == UINT64_MAX && fgets(line, sizeof line, file)) {
-        unsigned long long read;
-        if (strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%llu", &read) == 1)
-            value = read;
-    }
-    if (file)
-        fclose(file);
-    return value;
-}
-
-// What this host can still give: the kernel's estimate, and less where a control group is limited.
-static uint64_t available_bytes(void)
-{
-    uint64_t kib = read_number("/proc/meminfo", "MemAvailable:");
-    uint64_t free_bytes = kib < UINT64_MAX / 1024 ? kib * 1024 : UINT64_MAX;
-    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "");
-    uint64_t used = read_number("/sys/fs/cgroup/memory.current", "");
-    if (limit != UINT64_MAX && used != UINT64_MAX) {
-        uint64_t left = limit > used ? limit - used : 0;
-        free_bytes = left < free_bytes ? left : free_bytes;
-    }
-    return free_bytes;
-}
-
 static ptb_status find_budget(ptb_bench_run *run)
 {
     ptb_world *world = run->env->world;
-    double spare = (double)available_bytes() * 0.9 / (world->local_size > 0 ? world->local_size : 1);
+    double spare = (double)ptb_memory_available() * 0.9 / (world->local_size > 0 ? world->local_size : 1);
     double most = -spare; // the maximum of negatives is the smallest
     PTB_TRY(ptb_world_reduce_max(world, &most, 1));
     run->budget_bytes = -most < 0x1p63 ? (uint64_t)-most : UINT64_MAX / 2;

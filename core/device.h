@@ -115,11 +115,12 @@ ptb_status ptb_event_record(ptb_event *event, ptb_stream *stream);
 ptb_status ptb_event_wait(ptb_stream *stream, ptb_event *event);
 ptb_status ptb_event_sync(ptb_event *event);
 
-// Host memory as every large host buffer must be: anonymous mapping, advised to huge pages, touched.
-// core/memory.c.
+// Host memory as every large host buffer must be: anonymous mapping, zeroed, advised to huge pages, touched;
+// unmap takes the same number of bytes. NO_MEMORY, logged, with what is available. core/memory.c.
 ptb_status ptb_memory_map(size_t bytes, void **memory);
 void ptb_memory_unmap(void *memory, size_t bytes);
-// Bytes that the system and the control group of this process could still give; UINT64_MAX when unknown.
+// Bytes that the system and the control group of this process could still give, to all processes together;
+// UINT64_MAX when unknown.
 uint64_t ptb_memory_available(void);
 
 #endif

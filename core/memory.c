@@ -30,26 +30,40 @@ static size_t mapped_bytes(size_t bytes)
     return bytes ? (bytes + unit - 1) / unit * unit : unit;
 }
 
-uint64_t ptb_memory_available(void)
+// The number after `key` in the first line of a file that begins with it; UINT64_MAX when there is none
+// ("max" in a control group's files).
+static uint64_t read_number(const char *path, const char *key)
 {
-    uint64_t available = UINT64_MAX;
-    FILE *file = fopen("/proc/meminfo", "re");
-    char line[256];
-    while (file && fgets(line, sizeof line, file)) {
-        uint64_t kib;
-        if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1)
-            available = kib * 1024;
+    uint64_t value = UINT64_MAX;
+    FILE *file = fopen(path, "re");
+    char line[128];
+    while (file && value == UINT64_MAX && fgets(line, sizeof line, file)) {
+        uint64_t number;
+        if (strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%" SCNu64, &number) == 1)
+            value = number;
     }
     if (file)
         fclose(file);
-    // The limit of this process's own control group, where it is mounted as the root (containers).
-    file = fopen("/sys/fs/cgroup/memory.max", "re");
-    uint64_t limit;
-    if (file && fscanf(file, "%" SCNu64, &limit) == 1 && limit < available)
-        available = limit;
-    if (file)
-        fclose(file);
-    return available;
+    return value;
+}
+
+uint64_t ptb_memory_available(void)
+{
+    uint64_t kib = read_number("/proc/meminfo", "MemAvailable:");
+    uint64_t available = kib < UINT64_MAX / 1024 ? kib * 1024 : UINT64_MAX;
+    // The control group of this process, where it is mounted as the root (containers). What it holds of files
+    // is counted as used, but given back when memory is asked for.
+    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "");
+    uint64_t used = read_number("/sys/fs/cgroup/memory.current", "");
+    uint64_t files = read_number("/sys/fs/cgroup/memory.stat", "inactive_file ");
+    if (limit == UINT64_MAX)
+        return available;
+    if (used == UINT64_MAX)
+        used = 0;
+    if (files < used)
+        used -= files;
+    uint64_t left = limit > used ? limit - used : 0;
+    return left < available ? left : available;
 }
 
 // A mapping whose start is a multiple of HUGE_PAGE: maps more and gives the ends back.
