@@ -68,7 +68,6 @@ static void fetch_batch(ptb_trainer *t, uint64_t step)
 static ptb_status make_local(ptb_trainer *t)
 {
     const ptb_trainer_config *c = &t->config;
-    PTB_TRY(check_memory(c));
     PTB_TRY(ptb_device_open(c->device, c->world->local_rank, &t->device));
     PTB_TRY(ptb_stream_new(t->device, PTB_STREAM_WORKER, PTB_LANE_COMPUTE, &t->compute));
     PTB_TRY(ptb_stream_new(t->device, PTB_STREAM_WORKER, PTB_LANE_COMMUNICATION, &t->communication));
@@ -125,12 +124,13 @@ static ptb_status make_shared(ptb_trainer *t, char *reason)
 ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_trainer **trainer)
 {
     ptb_trainer *t = calloc(1, sizeof *t);
-    if (!t) {
-        ptb_error("no memory for the state of a training run");
-        return PTB_NO_MEMORY;
+    ptb_status status = t ? check_memory(config) : PTB_NO_MEMORY;
+    // Before any rank allocates: what one has taken is not available to the others.
+    status = ptb_world_agree(config->world, status);
+    if (status == PTB_OK) {
+        t->config = *config;
+        status = ptb_world_agree(config->world, make_local(t));
     }
-    t->config = *config;
-    ptb_status status = ptb_world_agree(config->world, make_local(t));
     if (status == PTB_OK)
         status = make_shared(t, reason);
     if (status == PTB_NO_MEMORY) {

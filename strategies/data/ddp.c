@@ -154,6 +154,7 @@ static ptb_status ddp_open(const ptb_data_env *env, ptb_data **data)
         status = ptb_stream_set(env->compute, d->gradients, 0, env->layout->count * sizeof(float));
     if (status == PTB_OK)
         status = fill_parameters(d);
+    status = ptb_world_agree(env->comm->world, status); // closing is collective
     if (status != PTB_OK) {
         ddp_close(&d->base);
         return status;
