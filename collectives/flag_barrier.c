@@ -1,16 +1,15 @@
 // The shared-memory start barrier; see the header for the method.
 #include "collectives/flag_barrier.h"
 
+#include "collectives/process.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/pause.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 enum {
@@ -46,39 +45,11 @@ bool ptb_flag_barrier_sees_peers(const ptb_flag_barrier *barrier)
     return true;
 }
 
-static void pause_core(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("isb");
-#endif
-}
-
-// A killed process that its parent has not yet collected still answers kill(); its state says Z.
-static bool process_lives(int pid)
-{
-    char path[64], text[512];
-    if (kill(pid, 0) != 0 && errno == ESRCH)
-        return false;
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return errno != ENOENT;
-    ssize_t got = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (got <= 0)
-        return false;
-    text[got] = 0;
-    const char *end = strrchr(text, ')'); // "PID (name) STATE ..."; the name may hold anything
-    return !end || !end[1] || (end[2] != 'Z' && end[2] != 'X');
-}
-
 static ptb_status check_peers(const ptb_flag_barrier *b, int64_t begin_ns, int64_t now_ns)
 {
     for (int r = 0; b->watch && r < b->size; r++) {
         int pid = atomic_load_explicit(&b->page->pid[r], memory_order_relaxed);
-        if (r != b->rank && !process_lives(pid)) {
+        if (r != b->rank && !ptb_process_lives(pid)) {
             ptb_error("rank %d (process %d) has ended while rank %d waited for it at a barrier", r, pid,
                       b->rank);
             return PTB_LOST;
@@ -99,7 +70,7 @@ static ptb_status wait_release(ptb_flag_barrier *b, uint64_t epoch)
     for (int i = 0; i < SPINS && !b->oversubscribed; i++) {
         if (atomic_load_explicit(&page->release, memory_order_acquire) >= epoch)
             return PTB_OK;
-        pause_core();
+        ptb_pause();
     }
     int64_t begin = ptb_clock_ns(), watched = begin;
     for (unsigned i = 1; atomic_load_explicit(&page->release, memory_order_acquire) < epoch; i++) {

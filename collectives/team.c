@@ -1,13 +1,12 @@
 // Opening and closing a team, its symmetric memory, and how its members wait.
 #include "collectives/team.h"
+#include "collectives/process.h"
 #include "collectives/wire.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/pause.h"
 
-#include <errno.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -203,13 +202,6 @@ void ptb_team_fence(void)
 #endif
 }
 
-static inline void relax(void)
-{
-#ifdef __x86_64__
-    _mm_pause();
-#endif
-}
-
 void ptb_team_abort(ptb_team *team, int lost_rank)
 {
     team->broken = true;
@@ -218,28 +210,11 @@ void ptb_team_abort(ptb_team *team, int lost_rank)
             atomic_store(&team->peers[r].control->aborted, (unsigned)lost_rank + 1);
 }
 
-// A process that ended but was not waited for yet still answers kill(pid, 0).
-static bool is_gone(int pid)
-{
-    if (kill(pid, 0) != 0 && errno == ESRCH)
-        return true;
-    char path[64], line[512];
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return false;
-    size_t got = fread(line, 1, sizeof line - 1, file);
-    fclose(file);
-    line[got] = '\0';
-    const char *state = strrchr(line, ')'); // the name in front may hold anything
-    return state && (state[2] == 'Z' || state[2] == 'X');
-}
-
 static ptb_status look_around(ptb_team *team, const ptb_idle *idle, int peer)
 {
     for (int r = 0; r < team->size; r++) {
         int pid = team->peers[r].pid;
-        if (r != team->rank && pid > 0 && team->peers[r].control && is_gone(pid)) {
+        if (r != team->rank && pid > 0 && team->peers[r].control && !ptb_process_lives(pid)) {
             ptb_error("rank %d (process %d) has ended while rank %d waited for it", r, pid, team->rank);
             ptb_team_abort(team, r);
             return PTB_LOST;
@@ -261,7 +236,7 @@ static ptb_status look_around(ptb_team *team, const ptb_idle *idle, int peer)
 ptb_status ptb_idle_step(ptb_team *team, ptb_idle *idle, int peer)
 {
     if (++idle->polls < team->spins) {
-        relax();
+        ptb_pause();
         return PTB_OK;
     }
     ptb_control *mine = team->peers[team->rank].control;

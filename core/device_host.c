@@ -5,6 +5,7 @@
 #include "core/device.h"
 
 #include "core/log.h"
+#include "core/pause.h"
 #include "core/topology.h"
 
 #include <errno.h>
@@ -25,15 +26,6 @@ enum {
     SPIN = 100,  // pauses before sleeping: a few microseconds
     CACHE_LINE = 64,
 };
-
-static inline void pause_briefly(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 // A count that only grows, and the threads that sleep until it has grown enough. A waiter announces itself
 // before it looks at the count for the last time; whoever raises the count looks for waiters afterwards (both
@@ -63,7 +55,7 @@ static void gate_wait(gate *g, uint64_t count, int spin)
     for (int i = 0; i < spin; i++) {
         if (gate_reached(g, count))
             return;
-        pause_briefly();
+        ptb_pause();
     }
     atomic_fetch_add(&g->sleepers, 1);
     for (;;) {
