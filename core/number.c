@@ -153,7 +153,9 @@ void ptb_text_append_number(ptb_text *text, double value, int decimals)
         decimals = 0; // whole numbers in full: %g would write 1.2e+02 for 120
     if (decimals >= 0)
         snprintf(digits, sizeof digits, "%.*f", decimals, value);
-    for (int precision = 1; decimals < 0 && precision <= 17; precision++) {
+    // 15 digits give back any decimal number of up to 15, and %g drops its zeros: so the first that reads
+    // back is the shortest.
+    for (int precision = 15; decimals < 0 && precision <= 17; precision++) {
         snprintf(digits, sizeof digits, "%.*g", precision, value);
         if (strtod(digits, NULL) == value)
             break;

@@ -4,7 +4,6 @@
 #include "core/log.h"
 
 #include <errno.h>
-#include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,19 +14,19 @@ void ptb_export_number(ptb_text *text, double value, const char *otherwise)
         ptb_text_append(text, otherwise);
         return;
     }
-    char digits[40];
-    for (int precision = 15; precision <= 17; precision++) {
-        snprintf(digits, sizeof digits, "%.*g", precision, value);
-        if (strtod(digits, NULL) == value) // both in the same locale
-            break;
-    }
-    const char *point = localeconv()->decimal_point;
-    char *at = *point && strcmp(point, ".") != 0 ? strstr(digits, point) : NULL;
-    if (at) {
-        *at = '.';
-        memmove(at + 1, at + strlen(point), strlen(at + strlen(point)) + 1);
-    }
-    ptb_text_append(text, digits);
+    ptb_text_append_number(text, value, -1);
+}
+
+bool ptb_export_is_number(const char *column)
+{
+    static const char *const texts[] = {"uuid",   "state",   "reason",       "command",     "selection",
+                                        "label",  "version", "git_revision", "fingerprint", "launcher",
+                                        "key",    "bench",   "mode",         "combine",     "stopped",
+                                        "detail", "name",    "unit",         "convention",  "better"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (strcmp(column, texts[i]) == 0)
+            return false;
+    return true;
 }
 
 ptb_status ptb_export_query(ptb_store *store, const char *sql, int64_t id, ptb_table **table)

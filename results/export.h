@@ -28,6 +28,9 @@ typedef struct {
 // A number that reads back as the same double, with a decimal point whatever the locale; `otherwise` when it
 // is not finite.
 void ptb_export_number(ptb_text *text, double value, const char *otherwise);
+// Whether a column of the schema holds numbers. Text that happens to read as one (a label "1.10") is not to
+// be rewritten.
+bool ptb_export_is_number(const char *column);
 // Runs a query whose ?1 is the id.
 ptb_status ptb_export_query(ptb_store *store, const char *sql, int64_t id, ptb_table **table);
 // Writes the text out and clears it. SYSTEM, logged, when that fails.

@@ -55,7 +55,7 @@ static void cell(ptb_text *line, const ptb_table *t, size_t row, size_t column)
     const char *text = ptb_table_cell(t, row, column);
     double number = ptb_table_number(t, row, column);
     // SQLite's text of a real has 15 digits, which is not always the same number.
-    if (!isnan(number) && strpbrk(text, ".e"))
+    if (!isnan(number) && strpbrk(text, ".e") && ptb_export_is_number(t->names[column]))
         ptb_export_number(line, number, "");
     else
         field(line, text);

@@ -35,19 +35,6 @@ static bool is_valid_json(const char *text)
     return parsed != NULL;
 }
 
-// Whether the column's own type is a number: only then is its text one.
-static bool is_number_column(const char *name)
-{
-    static const char *const texts[] = {"uuid",   "state",   "reason",       "command",     "selection",
-                                        "label",  "version", "git_revision", "fingerprint", "launcher",
-                                        "key",    "bench",   "mode",         "combine",     "stopped",
-                                        "detail", "name",    "unit",         "convention",  "better"};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        if (strcmp(name, texts[i]) == 0)
-            return false;
-    return true;
-}
-
 // `"name": value` of one cell.
 static void member(writer *w, const ptb_table *t, size_t row, size_t column)
 {
@@ -60,9 +47,9 @@ static void member(writer *w, const ptb_table *t, size_t row, size_t column)
         ptb_text_append(&w->text, value);
     else if (strcmp(name, "simulated") == 0)
         ptb_text_append(&w->text, strcmp(value, "0") == 0 ? "false" : "true");
-    else if (is_number_column(name) && !strpbrk(value, ".eI"))
+    else if (ptb_export_is_number(name) && !strpbrk(value, ".eI"))
         ptb_text_append(&w->text, value); // an integer: its text is exact
-    else if (is_number_column(name))
+    else if (ptb_export_is_number(name))
         ptb_export_number(&w->text, ptb_table_number(t, row, column), "null");
     else
         ptb_text_append_json(&w->text, value);

@@ -77,7 +77,7 @@ static inline ptb_run_record fixture_run(const char *uuid)
         .command = "ptbench run quick",
         .selection = "quick",
         .label = "before \"tuning\"",
-        .version = "0.1.0",
+        .version = "1.10",
         .build = "{\"compiler\": \"gcc\"}",
         .options = "{\"measurement\": {\"ci\": \"0.02\"}}",
         .environment = "{\"LANG\": \"C\"}",

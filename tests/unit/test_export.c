@@ -95,6 +95,7 @@ static void check_csv(void)
     assert_string_equal(rest, "");
     assert_string_equal(named(names, ok, count, "uuid"), FIXTURE_UUID);
     assert_string_equal(named(names, ok, count, "label"), "before \"tuning\"");
+    assert_string_equal(named(names, ok, count, "version"), "1.10"); // text, though it reads as a number
     assert_string_equal(named(names, ok, count, "run_started_utc_s"), "1764424095.5");
     assert_string_equal(named(names, ok, count, "param.note"), "a \"quoted\", comma");
     assert_string_equal(named(names, ok, count, "fact.algorithm"), "ring");
