@@ -7,7 +7,6 @@
 #include "core/topology.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,11 +189,9 @@ static ptb_status open_rank(shared *s, int rank, const int *key, ptb_world **out
         return status;
     }
     // The threads of all pretended hosts share this machine.
-    cpu_set_t mask;
-    if (sched_getaffinity(0, sizeof mask, &mask) == 0)
-        w->world.oversubscribed = CPU_COUNT(&mask) < s->team->ranks;
     int quota = ptb_topology_cgroup_cpus();
-    w->world.oversubscribed |= quota > 0 && quota < s->team->ranks;
+    w->world.oversubscribed =
+        ptb_topology_allowed_cpus() < s->team->ranks || (quota > 0 && quota < s->team->ranks);
     *out = &w->world;
     return PTB_OK;
 }

@@ -335,6 +335,8 @@ static void *map_page(world_mpi *w, const char *name, size_t bytes)
     if (w->world.local_rank != 0 || posix_fallocate(fd, 0, (off_t)bytes) == 0)
         page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
+    if (page == MAP_FAILED && w->world.local_rank == 0)
+        shm_unlink(name);
     return page == MAP_FAILED ? NULL : page;
 }
 
