@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { POISON = 0xA5 };
-
 // One of the two buffers as this case uses it.
 typedef struct {
     char *base;          // of the allocation
@@ -43,7 +41,8 @@ ptb_status ptb_coll_fill(ptb_bench_run *run)
 {
     for (int b = 0; b < buffers_used(run); b++) {
         extent e = extent_of(run, b);
-        PTB_TRY(ptb_stream_set(run->stream, e.base, POISON, e.before + e.data + PTB_COLL_GUARD_BYTES));
+        PTB_TRY(ptb_stream_set(run->stream, e.base, PTB_PATTERN_POISON,
+                               e.before + e.data + PTB_COLL_GUARD_BYTES));
     }
     return ptb_coll_fill_input(run);
 }

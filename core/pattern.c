@@ -16,7 +16,6 @@ enum {
     HIGH = 100,
     BETWEEN = 2,
     BETWEEN_MASK = 63,
-    POISON = 0xA5,
 };
 
 static const struct {
@@ -323,7 +322,7 @@ void ptb_pattern_fill(const ptb_pattern *pattern, bool reduced, int rank, size_t
 void ptb_pattern_poison(void *buffer, size_t bytes)
 {
     if (bytes)
-        memset(buffer, POISON, bytes);
+        memset(buffer, PTB_PATTERN_POISON, bytes);
 }
 
 // Elements differ when their bits do, except -0 and 0: `value_bits` leaves the sign of floats out, and two
@@ -389,7 +388,7 @@ void ptb_pattern_check(const ptb_pattern *pattern, const ptb_expect *expect, con
     _Alignas(64) int32_t values[BLOCK];
     block wanted;
     if (poison)
-        memset(&wanted, POISON, sizeof wanted);
+        memset(&wanted, PTB_PATTERN_POISON, sizeof wanted);
     for (size_t at = 0; at < expect->count;) {
         size_t n = block_count(poison ? 0 : expect->source_index + at, expect->count - at);
         if (!poison) {

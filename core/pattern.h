@@ -66,7 +66,7 @@ double ptb_pattern_reduced(const ptb_pattern *pattern, size_t index);
 // moved.
 void ptb_pattern_fill(const ptb_pattern *pattern, bool reduced, int rank, size_t first, void *buffer,
                       size_t count);
-// Every byte 0xA5.
+enum { PTB_PATTERN_POISON = 0xA5 }; // every byte of what a call must write, or must not touch
 void ptb_pattern_poison(void *buffer, size_t bytes);
 
 typedef struct {

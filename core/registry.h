@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-// kind, folder whose files register it (tests compare the two), file name prefix
+// kind, its word in messages
 #define PTB_KIND_LIST(X)                                                                                     \
     X(DEVICE, "device")                                                                                      \
     X(KERNELS, "kernels")                                                                                    \

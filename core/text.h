@@ -44,8 +44,8 @@ void ptb_text_format_ns(double ns, char *out, size_t out_size);
 // shortest form that reads back as the same double. Not finite: "n/a".
 void ptb_text_append_number(ptb_text *text, double value, int decimals);
 
-// Splits at `separator` into at most `max` pieces, trimming blanks; *out points into *storage, a heap copy
-// that the caller frees.
+// Splits at `separator`, trimming blanks; *out points into *storage, a heap copy that the caller frees.
+// Pieces beyond `max` are left out.
 size_t ptb_text_split(const char *string, char separator, char **storage, const char **out, size_t max);
 
 // Writes up to three names closest to `word` by edit distance: "'ring', 'tree'"; all names when there are at

@@ -1,5 +1,5 @@
-// Spans: what ran when. A trace is a ring of fixed size, allocated before the run; recording is lock-free and
-// never allocates; what does not fit is dropped and counted. Begin/end are ptb_clock_ns().
+// Spans: what ran when. A trace is a buffer of fixed size, allocated before the run; recording is lock-free
+// and never allocates; what does not fit any more is dropped and counted. Begin/end are ptb_clock_ns().
 #ifndef PTB_CORE_TRACE_H
 #define PTB_CORE_TRACE_H
 

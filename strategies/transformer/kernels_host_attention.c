@@ -47,7 +47,7 @@ double ptb_host_attention_flops(const ptb_attention_shape *shape)
     return 4.0 * scores * (double)(shape->batch * shape->heads * shape->head_width);
 }
 
-// Rows of scores become exp(score - lse part) with 0 beyond the mask; returns the log-sum-exp and 1 / sum.
+// Scores become exp(score - largest), and 0 beyond the mask; returns their log-sum-exp, and 1 / sum of them.
 static float softmax_row(float *scores, size_t seen, size_t columns, float *inverse)
 {
     float top = -INFINITY, sum = 0;

@@ -192,7 +192,7 @@ float *ptb_model_output(ptb_model *m, size_t unit)
     return unit + 1 == m->config.layout->units ? m->logits : m->block[unit - 1].out;
 }
 
-// out = in * weight^T + bias (+ residual) with the tensors `weight` and, if >= 0, `bias` of the unit
+// out = in * weight^T + bias (+ residual) with the tensors `weight` and `bias` of the unit
 static ptb_status linear(ptb_model *m, const ptb_unit *u, const float *p, int weight, int bias,
                          const float *in, const float *residual, float *out)
 {
