@@ -453,6 +453,7 @@ ptb_status ptb_world_open_mpi(bool threads, ptb_world **world)
         ptb_error("the MPI library is already started: a process opens one world");
         return PTB_INTERNAL;
     }
+    PTB_TRY(ptb_mpi_check_launcher(&launcher));
     ptb_mpi_environment();
     PTB_TRY(ptb_mpi_check(MPI_Init_thread(NULL, NULL, wanted, &provided), "MPI_Init_thread"));
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);

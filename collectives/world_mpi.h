@@ -2,6 +2,7 @@
 #ifndef PTB_COLLECTIVES_WORLD_MPI_H
 #define PTB_COLLECTIVES_WORLD_MPI_H
 
+#include "collectives/launcher.h"
 #include "core/world.h"
 
 #include <mpi.h>
@@ -19,6 +20,10 @@ bool ptb_world_mpi_vars(ptb_world *world);
 // Variables that must be in the environment before the library reads its settings, which it does at MPI_Init
 // or at the first look at its variables, whichever comes first.
 void ptb_mpi_environment(void);
+
+// Before MPI_Init: UNSUPPORTED, said by rank 0, where the library would end the process there because it
+// cannot join what the launcher started (launcher_mpi.c).
+ptb_status ptb_mpi_check_launcher(const ptb_launcher *launcher);
 
 // Turns what an MPI call returned into a status: OK, LOST when a peer failed, NO_MEMORY, else SYSTEM, logged
 // with the library's own text. `call` names it ("MPI_Allreduce").

@@ -35,6 +35,17 @@ out=$(env PMI_SIZE=3 PMI_RANK=1 "$helper" open 2>&1)
 [ -z "$out" ] || fail "the refusal is said by every rank: $out"
 out=$(env SLURM_NTASKS=2 SLURM_PROCID=0 SLURM_JOB_ID=7 "$helper" open 2>&1) || fail "a shell of sbatch was refused: $out"
 
+# srun without PMIx: Open MPI 4 would end the process in MPI_Init, with exit code 1.
+slurm="SLURM_JOB_ID=7 SLURM_NODELIST=node7 SLURM_JOBID=7 SLURM_STEP_ID=0 SLURM_STEPID=0 SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2"
+for interface in "" "PMI_RANK=RANK PMI_SIZE=2 PMI_FD=9"; do
+    out=$(env $slurm SLURM_PROCID=0 ${interface/RANK=RANK/RANK=0} "$helper" open 2>&1)
+    [ $? = 13 ] || fail "srun without PMIx was not refused: $out"
+    case $out in *"srun started 2 processes without PMIx"*"srun --mpi=pmix"*) ;; *) fail "refusal says: $out" ;; esac
+    [ "$(echo "$out" | wc -l)" = 1 ] || fail "more than a refusal: $out"
+    out=$(env $slurm SLURM_PROCID=1 ${interface/RANK=RANK/RANK=1} "$helper" open 2>&1)
+    [ $? = 13 ] && [ -z "$out" ] || fail "rank 1 says: $out"
+done
+
 # A peer that is killed while rank 0 waits for it. mpirun ends the job; started without that, rank 0 notices.
 out=$(timeout 60 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
     --enable-recovery -np 2 "$helper" wait 2>&1)
