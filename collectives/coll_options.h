@@ -110,7 +110,9 @@ typedef struct {
         {.name = "transport",                                                                                \
          .type = PTB_OPT_STRING,                                                                             \
          PTB_COLL_ROW(transport),                                                                            \
-         .help = "Transport that must be used, where the communicator can choose"},                          \
+         .help = "Transport that must be used: shm, tcp or ucx of the MPI library, shm, mpi or shm+mpi of "  \
+                 "host; "                                                                                    \
+                 "cases of a communicator without it are skipped"},                                          \
         {.name = "split",                                                                                    \
          .type = PTB_OPT_STRING,                                                                             \
          PTB_COLL_ROW(split),                                                                                \

@@ -16,8 +16,10 @@ static ptb_status host_open(ptb_world *world, const ptb_comm_config *config, ptb
         return PTB_UNSUPPORTED;
     }
     if (transport && strcmp(transport, "shm") && strcmp(transport, "mpi") && strcmp(transport, "shm+mpi")) {
-        ptb_error("communicator host has no transport '%s'; it has 'shm', 'mpi' and 'shm+mpi'", transport);
-        return PTB_USAGE;
+        if (world->rank == 0)
+            ptb_error("communicator host has no transport '%s'; it has 'shm', 'mpi' and 'shm+mpi'",
+                      transport);
+        return PTB_UNSUPPORTED; // the communicator mpi may have it
     }
     if (transport && strcmp(transport, "shm") == 0 && world->hosts > 1) {
         ptb_error("transport shm connects the ranks of one host, and these are on %d; use shm+mpi",

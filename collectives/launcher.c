@@ -79,7 +79,7 @@ ptb_status ptb_launcher_detect(ptb_launcher *launcher)
     return PTB_OK;
 }
 
-const char *const ptb_transport_names[] = {"shm", "tcp", "ucx", NULL};
+const char *const ptb_transport_names[] = {"shm", "tcp", "ucx", "mpi", "shm+mpi", NULL};
 
 typedef struct {
     const char *transport, *variable, *value;
@@ -115,7 +115,8 @@ ptb_status ptb_transport_apply(const char *transport)
     };
     if (!transport || !*transport)
         return PTB_OK;
-    bool known = false;
+    // `host` over whatever the library uses.
+    bool known = strcmp(transport, "mpi") == 0 || strcmp(transport, "shm+mpi") == 0;
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         if (strcmp(settings[i].transport, transport) == 0) {
             known = true;
@@ -124,7 +125,7 @@ ptb_status ptb_transport_apply(const char *transport)
     if (known)
         return PTB_OK;
     char near[128];
-    ptb_text_nearest(transport, ptb_transport_names, 3, near, sizeof near);
+    ptb_text_nearest(transport, ptb_transport_names, 5, near, sizeof near);
     ptb_error("there is no transport '%s'; did you mean %s?", transport, near);
     return PTB_USAGE;
 }

@@ -17,10 +17,10 @@ typedef struct {
 // launch, nor is an srun of one task without PMI. USAGE, logged, when a variable does not hold a number.
 ptb_status ptb_launcher_detect(ptb_launcher *launcher);
 
-// Makes the MPI library use only `transport` ("shm", "tcp" or "ucx"; NULL or "": its own choice) by setting
-// OMPI_MCA_ variables; call before ptb_world_open_mpi. A setting that the user made for the same variable is
-// replaced with a warning. USAGE for another name. Whether it took effect is checked by the communicator
-// (ptb_comm_config.transport).
+// Makes the MPI library use only `transport` ("shm", "tcp" or "ucx"; NULL, "", or the communicator host's
+// "mpi" and "shm+mpi": its own choice) by setting OMPI_MCA_ variables; call before ptb_world_open_mpi. A
+// setting that the user made for the same variable is replaced with a warning. USAGE for another name.
+// Whether it took effect is checked by the communicator (ptb_comm_config.transport).
 ptb_status ptb_transport_apply(const char *transport);
 // NULL-terminated, for option choices.
 extern const char *const ptb_transport_names[];

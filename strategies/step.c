@@ -32,7 +32,7 @@ static const ptb_opt step_opts[] = {
     {"algo", 0, PTB_OPT_LIST, FIELD(algorithm), "auto", 0, 0, NULL, "LIST",
      "all-reduce algorithms of the communicator; auto: its choice"},
     {"transport", 0, PTB_OPT_STRING, FIELD(transport), NULL, 0, 0, NULL, "NAME",
-     "transport that must be used"},
+     "transport that must be used: shm, tcp or ucx of the MPI library, shm, mpi or shm+mpi of host"},
     {"kernels", 0, PTB_OPT_STRING, FIELD(kernels), "host", 0, 0, NULL, "NAME", "who computes"},
     {"device", 0, PTB_OPT_STRING, FIELD(device), "host", 0, 0, NULL, "NAME", "where memory and streams are"},
     {"layers", 0, PTB_OPT_INT, FIELD(layers), "6", 1, 100000, NULL, NULL, "transformer blocks"},

@@ -52,7 +52,7 @@ fi
 out=$(run 2 --mca pml ob1 --mca btl tcp,self "$helper" asks default shm)
 says "$out" "the transport shm was asked for, but the MPI library uses tcp between these 2 ranks on 1 host"
 out=$(run 2 "$helper" facts default pigeon)
-says "$out" "no transport 'pigeon'; did you mean 'shm', 'tcp', 'ucx'?"
+says "$out" "no transport 'pigeon'; did you mean 'mpi', 'shm', "
 out=$(run 2 --mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_allreduce_algorithm 4 "$helper" facts)
 says "$out" "algorithm=[ring (set in the environment)] call=[MPI_Allreduce]"
 out=$(run 2 --mca coll_tuned_use_dynamic_rules 0 "$helper" facts ring)

@@ -96,6 +96,8 @@ static void transports(void **state)
     set_environment("OMPI_MCA_opal_common_ucx_tls=rc,sm"); // a user's choice among UCX's transports stays
     assert_int_equal(ptb_transport_apply("ucx"), PTB_OK);
     assert_string_equal(getenv("OMPI_MCA_opal_common_ucx_tls"), "rc,sm");
+    assert_int_equal(ptb_transport_apply("shm+mpi"), PTB_OK); // of the communicator host
+    assert_int_equal(ptb_transport_apply("mpi"), PTB_OK);
     assert_int_equal(ptb_transport_apply("pigeon"), PTB_USAGE);
 }
 
