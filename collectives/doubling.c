@@ -43,6 +43,12 @@ static size_t piece_of(const ptb_doubling *d)
     return (asked > PIECE_BYTES ? asked : PIECE_BYTES) / d->size;
 }
 
+size_t ptb_doubling_segment_bytes(const ptb_team *team, const ptb_coll *call)
+{
+    ptb_doubling d = {.team = (ptb_team *)team, .size = ptb_dtype_size(call->dtype)};
+    return piece_of(&d) * d.size;
+}
+
 int ptb_doubling_send(const ptb_doubling *d, int peer, const void *from, size_t count, int after)
 {
     int last = after;

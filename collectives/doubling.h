@@ -35,6 +35,9 @@ int ptb_doubling_recv(const ptb_doubling *d, int peer, void *to, size_t count, i
 int ptb_doubling_fold(const ptb_doubling *d, int peer, void *to, const void *from, size_t count, int after,
                       bool finish);
 
+// The most bytes of a piece, for ptb_algorithm.segment_bytes.
+size_t ptb_doubling_segment_bytes(const ptb_team *team, const ptb_coll *call);
+
 // All-gather in log2(p) rounds, each doubling what a member holds.
 ptb_status ptb_doubling_all_gather(ptb_team *team, const ptb_coll *call);
 

@@ -113,5 +113,6 @@ static const ptb_algorithm halving_doubling_algorithm = {
     .collectives =
         PTB_COLL_BIT(PTB_ALL_REDUCE) | PTB_COLL_BIT(PTB_REDUCE_SCATTER) | PTB_COLL_BIT(PTB_ALL_GATHER),
     .run = run,
+    .segment_bytes = ptb_doubling_segment_bytes,
 };
 PTB_REGISTER(PTB_KIND_ALGORITHM, halving_doubling_algorithm);

@@ -78,5 +78,6 @@ static const ptb_algorithm recursive_doubling_algorithm = {
     .plugin = {.name = "recursive_doubling", .summary = "whole vectors in log2(n) exchanges, for short ones"},
     .collectives = PTB_COLL_BIT(PTB_ALL_REDUCE) | PTB_COLL_BIT(PTB_ALL_GATHER) | PTB_COLL_BIT(PTB_BARRIER),
     .run = run,
+    .segment_bytes = ptb_doubling_segment_bytes,
 };
 PTB_REGISTER(PTB_KIND_ALGORITHM, recursive_doubling_algorithm);
