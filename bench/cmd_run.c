@@ -33,7 +33,7 @@ static ptb_status make_uuid(char uuid[37])
 // What the launching process left in the environment; taken out of it, since it would make equal environments
 // differ.
 typedef struct {
-    char uuid[37], launcher[512], status_path[4096];
+    char uuid[37], launcher[512], job_status[96];
     int64_t repetition, columns;
     bool launched_by_us, resume, terminal;
 } inherited;
@@ -51,7 +51,7 @@ static void take_inherited(inherited *from)
     memset(from, 0, sizeof *from);
     take(PTB_ENV_UUID, from->uuid, sizeof from->uuid);
     take(PTB_ENV_LAUNCHER, from->launcher, sizeof from->launcher);
-    take(PTB_ENV_STATUS, from->status_path, sizeof from->status_path);
+    take(PTB_ENV_STATUS, from->job_status, sizeof from->job_status);
     take(PTB_ENV_REPETITION, number, sizeof number);
     ptb_text_parse_int(number, &from->repetition);
     take(PTB_ENV_COLUMNS, number, sizeof number);
@@ -84,11 +84,9 @@ static ptb_status run_as_rank(const ptb_plan *plan, ptb_run_origin *origin, cons
     origin->columns = (int)from->columns;
     origin->launcher = *from->launcher ? from->launcher : launcher->name;
     if (launcher->rank == 0)
-        ptb_job_status_started(from->status_path);
-    ptb_status status = ptb_session_run(plan, origin);
-    if (launcher->rank == 0)
-        ptb_job_status_ended(from->status_path, ptb_status_exit_code(status));
-    return status;
+        ptb_job_status_started(from->job_status);
+    origin->job_status = launcher->rank == 0 ? from->job_status : "";
+    return ptb_session_run(plan, origin);
 }
 
 // Replaces the command line by that of the stored run when --resume is given.

@@ -1,44 +1,46 @@
-// The file holds nothing, "s" (started) or "sN" (ended with exit code N).
+// The file holds nothing, "s" (started) or "sN" (ended with exit code N). It has no name in any folder, so
+// that nothing stays behind however the launcher ends, and a full or missing TMPDIR does not matter: rank 0
+// reaches it through the launcher's /proc entry.
 #include "bench/job_status.h"
 
+#include "core/clock.h"
 #include "core/log.h"
+#include "core/random.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-ptb_status ptb_job_status_new(char *path, unsigned long size)
+ptb_status ptb_job_status_new(ptb_job_status *status)
 {
-    const char *folder = getenv("TMPDIR");
-    snprintf(path, size, "%s/ptbench-status-XXXXXX", folder && *folder ? folder : "/tmp");
-    int file = mkostemp(path, O_CLOEXEC);
+    char name[40];
+    uint64_t nonce = ptb_random_u64((uint64_t)ptb_clock_ns(), (uint64_t)getpid(), (uintptr_t)status);
+    snprintf(name, sizeof name, "ptbench-status-%016llx", (unsigned long long)nonce);
+    int file = memfd_create(name, MFD_CLOEXEC);
     if (file < 0) {
-        ptb_error("%s: a small file cannot be made there: %s; set TMPDIR to a folder that can be written",
-                  path, strerror(errno));
+        ptb_error("a small file in memory cannot be made: %s", strerror(errno));
         return PTB_SYSTEM;
     }
-    close(file);
+    status->file = file;
+    snprintf(status->path, sizeof status->path, "/proc/%d/fd/%d %s", (int)getpid(), file, name);
     return PTB_OK;
 }
 
-void ptb_job_status_clear(const char *path)
+void ptb_job_status_clear(const ptb_job_status *status)
 {
-    int file = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
-    if (file >= 0)
-        close(file);
+    if (ftruncate(status->file, 0) != 0)
+        ptb_debug("the job's status cannot be emptied: %s", strerror(errno));
 }
 
-ptb_job_state ptb_job_status_read(const char *path, int *exit_code)
+ptb_job_state ptb_job_status_read(const ptb_job_status *status, int *exit_code)
 {
     char text[8] = "";
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0)
-        return PTB_JOB_UNKNOWN;
-    ssize_t length = read(file, text, sizeof text - 1);
-    close(file);
+    ssize_t length = pread(status->file, text, sizeof text - 1, 0);
     if (length < 0)
         return PTB_JOB_UNKNOWN;
     if (length == 0)
@@ -49,14 +51,32 @@ ptb_job_state ptb_job_status_read(const char *path, int *exit_code)
     return PTB_JOB_ENDED;
 }
 
-void ptb_job_status_remove(const char *path)
+void ptb_job_status_release(ptb_job_status *status)
 {
-    unlink(path);
+    if (status->file >= 0)
+        close(status->file);
+    status->file = -1;
+}
+
+// The same numbers may mean another file on another host or in another process namespace; its name tells.
+static int open_status(const char *path)
+{
+    char link[64], target[96], wanted[96];
+    size_t length = path ? strcspn(path, " ") : 0;
+    if (!length || length >= sizeof link || !path[length])
+        return -1;
+    snprintf(link, sizeof link, "%.*s", (int)length, path);
+    snprintf(wanted, sizeof wanted, "/memfd:%.60s (deleted)", path + length + 1);
+    ssize_t count = readlink(link, target, sizeof target - 1);
+    if (count < 0)
+        return -1;
+    target[count] = '\0';
+    return strcmp(target, wanted) == 0 ? open(link, O_WRONLY | O_APPEND | O_CLOEXEC) : -1;
 }
 
 static void append(const char *path, const char *text)
 {
-    int file = path && *path ? open(path, O_WRONLY | O_APPEND | O_CLOEXEC) : -1;
+    int file = open_status(path);
     if (file < 0)
         return;
     if (write(file, text, strlen(text)) < 0)

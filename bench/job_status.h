@@ -15,12 +15,17 @@
 
 typedef enum { PTB_JOB_NOT_STARTED, PTB_JOB_STARTED, PTB_JOB_ENDED, PTB_JOB_UNKNOWN } ptb_job_state;
 
-// Launcher: makes the file; empties it for another job; reads it; removes it.
-ptb_status ptb_job_status_new(char *path, unsigned long size);
-void ptb_job_status_clear(const char *path);
-ptb_job_state ptb_job_status_read(const char *path, int *exit_code);
-void ptb_job_status_remove(const char *path);
-// Rank 0. Without the file (another host) nothing happens.
+typedef struct {
+    int file;      // -1: none
+    char path[96]; // what the ranks are given
+} ptb_job_status;
+
+// Launcher: makes the file; empties it for another job; reads it; lets it go.
+ptb_status ptb_job_status_new(ptb_job_status *status);
+void ptb_job_status_clear(const ptb_job_status *status);
+ptb_job_state ptb_job_status_read(const ptb_job_status *status, int *exit_code);
+void ptb_job_status_release(ptb_job_status *status);
+// Rank 0, each once. Without the file (another host) nothing happens.
 void ptb_job_status_started(const char *path);
 void ptb_job_status_ended(const char *path, int exit_code);
 

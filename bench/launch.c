@@ -27,19 +27,20 @@
 #include <unistd.h>
 
 // After a rank is known to be gone, mpirun gets so long to end the others; after a second Ctrl-C, so long to
-// end itself.
-static const double lost_grace_s = 15, kill_grace_s = 5;
+// end itself; after everything is measured and stored, so long to end the job.
+static const double lost_grace_s = 15, kill_grace_s = 5, ended_grace_s = 60;
 
 typedef struct {
     const ptb_plan *plan;
     const ptb_run_origin *origin;
     char **arguments; // of mpirun, with this program and its own
-    char status_path[PATH_MAX];
+    ptb_job_status job;
     pid_t child; // mpirun, leader of its group
     int errors;  // what mpirun writes to standard error
     int signals; // signalfd
     int interrupts;
-    int64_t kill_at_ns; // 0: not yet
+    int64_t again_at_ns; // when the interrupt is passed on once more
+    int64_t kill_at_ns;  // 0: not yet
     ptb_relay relay;
 } launch;
 
@@ -76,7 +77,7 @@ static void set_environment(const launch *l, int repetition)
     struct winsize size;
     setenv(PTB_ENV_UUID, l->origin->uuid, 1);
     set_number(PTB_ENV_REPETITION, repetition);
-    setenv(PTB_ENV_STATUS, l->status_path, 1);
+    setenv(PTB_ENV_STATUS, l->job.path, 1);
     if (l->origin->resume)
         setenv(PTB_ENV_RESUME, "1", 1);
     if (isatty(STDERR_FILENO))
@@ -151,7 +152,6 @@ static void take_signal(launch *l)
         return;
     if (++l->interrupts == 1) {
         ptb_info("stopping: the case in flight is dropped, finished ones are kept; once more to kill");
-        kill(l->child, SIGUSR1);
         return;
     }
     ptb_warn("killing all ranks");
@@ -159,10 +159,20 @@ static void take_signal(launch *l)
     kill_later(l, kill_grace_s);
 }
 
+// Again and again, since mpirun drops what it gets before all ranks are there; the ranks do not mind.
+static void pass_interrupt_on(launch *l)
+{
+    int64_t now_ns = ptb_clock_ns();
+    if (l->interrupts != 1 || now_ns < l->again_at_ns)
+        return;
+    kill(l->child, SIGUSR1);
+    l->again_at_ns = now_ns + 1000000000;
+}
+
 // Until mpirun has ended. Returns its wait status.
 static int look_after(launch *l)
 {
-    int status = 0;
+    int status = 0, code;
     bool reading = true;
     for (;;) {
         struct pollfd events[] = {{.fd = l->signals, .events = POLLIN},
@@ -170,10 +180,13 @@ static int look_after(launch *l)
         poll(events, 2, 200);
         if (events[0].revents)
             take_signal(l);
+        pass_interrupt_on(l);
         if (reading && events[1].revents)
             reading = pass_errors_on(l);
         if (l->relay.lost_rank >= 0)
             kill_later(l, lost_grace_s);
+        if (ptb_job_status_read(&l->job, &code) == PTB_JOB_ENDED)
+            kill_later(l, ended_grace_s);
         if (l->kill_at_ns && ptb_clock_ns() >= l->kill_at_ns)
             kill(-l->child, SIGKILL);
         if (waitpid(l->child, &status, WNOHANG) == l->child)
@@ -231,7 +244,7 @@ static void say_how_to_resume(const launch *l)
              ptb_command_database(db), l->origin->uuid, db && *db ? " --db " : "", db && *db ? db : "");
 }
 
-static ptb_status report_loss(launch *l, int wait_status)
+static ptb_status report_loss(launch *l, int wait_status, bool has_begun)
 {
     char reason[256];
     const ptb_relay *relay = &l->relay;
@@ -251,7 +264,7 @@ static ptb_status report_loss(launch *l, int wait_status)
     if (!interrupted)
         ptb_error("%s; the other ranks were stopped", reason);
     mark_run(l, interrupted ? "interrupted" : "failed", interrupted ? "stopped on request" : reason);
-    if (!l->plan->run.dry_run)
+    if (!l->plan->run.dry_run && has_begun)
         say_how_to_resume(l);
     return interrupted ? PTB_INTERRUPTED : PTB_LOST;
 }
@@ -259,7 +272,7 @@ static ptb_status report_loss(launch *l, int wait_status)
 static ptb_status judge(launch *l, int wait_status)
 {
     int code = 0;
-    ptb_job_state state = ptb_job_status_read(l->status_path, &code);
+    ptb_job_state state = ptb_job_status_read(&l->job, &code);
     bool exited = WIFEXITED(wait_status);
     if (state == PTB_JOB_ENDED) {
         ptb_status status = status_of_code(code);
@@ -286,7 +299,7 @@ static ptb_status judge(launch *l, int wait_status)
                   WEXITSTATUS(wait_status));
         return PTB_UNSUPPORTED;
     }
-    return report_loss(l, wait_status);
+    return report_loss(l, wait_status, state != PTB_JOB_NOT_STARTED);
 }
 
 // ---- a run
@@ -356,12 +369,12 @@ static ptb_status prepare(launch *l)
         ptb_error("signals cannot be watched: %s", strerror(errno));
         return PTB_SYSTEM;
     }
-    return ptb_job_status_new(l->status_path, sizeof l->status_path);
+    return ptb_job_status_new(&l->job);
 }
 
 static ptb_status run_once(launch *l, int repetition)
 {
-    ptb_job_status_clear(l->status_path);
+    ptb_job_status_clear(&l->job);
     set_environment(l, repetition);
     ptb_relay_init(&l->relay);
     l->kill_at_ns = 0;
@@ -374,13 +387,18 @@ static ptb_status run_once(launch *l, int repetition)
 
 ptb_status ptb_launch(const ptb_plan *plan, const ptb_run_origin *origin)
 {
-    launch l = {.plan = plan, .origin = origin, .signals = -1};
+    launch l = {.plan = plan, .origin = origin, .signals = -1, .job = {.file = -1}};
     ptb_status status = prepare(&l);
     int64_t repeats = plan->run.dry_run ? 1 : plan->run.repeat;
-    for (int64_t r = 0; r < repeats && status == PTB_OK; r++)
+    for (int64_t r = 0; r < repeats && status == PTB_OK; r++) {
         status = run_once(&l, (int)r);
-    if (*l.status_path)
-        ptb_job_status_remove(l.status_path);
+        if (status == PTB_OK && l.interrupts && r + 1 < repeats) { // too late for that repetition
+            mark_run(&l, "interrupted", "stopped on request");
+            say_how_to_resume(&l);
+            status = PTB_INTERRUPTED;
+        }
+    }
+    ptb_job_status_release(&l.job);
     if (l.signals >= 0)
         close(l.signals);
     ptb_launch_free_arguments(l.arguments);

@@ -4,6 +4,7 @@
 
 #include "bench/command.h"
 #include "bench/export_file.h"
+#include "bench/job_status.h"
 #include "bench/progress.h"
 #include "bench/record.h"
 #include "bench/session_store.h"
@@ -460,16 +461,18 @@ static ptb_status finish_on_root(session *s, ptb_status status)
 
 static void summarise_on_root(const session *s, ptb_status status)
 {
-    const char *uuid = s->origin->uuid;
+    const char *uuid = s->origin->uuid, *spill = ptb_store_spill_path(s->store.store);
+    const char *db = spill ? spill : s->plan->run.db ? s->plan->run.db : "", *option = *db ? " --db " : "";
     if (s->plan->run.repeat > 1)
         ptb_info("repetition %d of %lld:", s->store.repetition_index + 1, (long long)s->plan->run.repeat);
     ptb_info("%zu cases measured (%zu wrong), %zu skipped, %zu failed; run %.8s in %s", s->measured, s->wrong,
-             s->skipped, s->failed, uuid, s->store.database);
+             s->skipped, s->failed, uuid, spill ? spill : s->store.database);
     if (status == PTB_INTERRUPTED || status == PTB_LOST)
         ptb_info("stopped before the end. To run only what is missing: ptbench run --resume %.8s%s%s", uuid,
-                 s->plan->run.db ? " --db " : "", s->plan->run.db ? s->plan->run.db : "");
+                 option, db);
     else
-        ptb_info("to look at it: ptbench show %.8s, ptbench report %.8s", uuid, uuid);
+        ptb_info("to look at it: ptbench show %.8s%s%s, ptbench report %.8s%s%s", uuid, option, db, uuid,
+                 option, db);
 }
 
 static ptb_status run_stored(session *s)
@@ -519,12 +522,15 @@ static ptb_status print_plan(session *s)
     return PTB_OK;
 }
 
-static void release(session *s)
+// The launcher is told before any rank can end: mpirun kills the others as soon as one has ended with a code
+// other than 0.
+static void release(session *s, ptb_status status)
 {
     forget_done(s, 0);
     free(s->done);
     free(s->opened);
     ptb_session_store_close(&s->store);
+    ptb_job_status_ended(s->origin->job_status, ptb_status_exit_code(status));
     ptb_watch_set_world(s->watch, NULL);
     ptb_world_close(s->world);
     ptb_watch_free(s->watch);
@@ -561,7 +567,7 @@ ptb_status ptb_session_run(const ptb_plan *plan, const ptb_run_origin *origin)
         }
         ptb_world_abort(s->world, ptb_status_exit_code(PTB_LOST));
     }
-    release(s);
+    release(s, status);
     free(s);
     return status;
 }

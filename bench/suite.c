@@ -228,7 +228,8 @@ ptb_status ptb_suite_parse(const char *file, const char *text, ptb_suite **out)
         return PTB_NO_MEMORY;
     }
     suite->file = strdup(file);
-    reader r = {.next = text, .suite = suite};
+    size_t mark = strncmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; // editors on Windows begin with U+FEFF
+    reader r = {.next = text + mark, .suite = suite};
     int bad_line = ini_parse_stream(read_line, &r, handle, &r);
     if (r.status == PTB_OK && bad_line) {
         r.line = bad_line;

@@ -96,13 +96,24 @@ static int replay(ptb_store *store)
     return rc == SQLITE_OK ? sqlite3_exec(store->db, "COMMIT", NULL, NULL, NULL) : rc;
 }
 
-static bool try_folder(ptb_store *store, const char *folder)
+static int copy_from(ptb_store *store, sqlite3 *old)
+{
+    sqlite3_backup *backup = sqlite3_backup_init(store->db, "main", old, "main");
+    int rc = backup ? sqlite3_backup_step(backup, -1) : sqlite3_errcode(store->db);
+    if (backup)
+        sqlite3_backup_finish(backup);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+// `old`: what the file begins with; NULL: the open runs alone.
+static bool try_folder(ptb_store *store, const char *folder, sqlite3 *old)
 {
     char *file = create_spill(store, folder);
     ptb_store_fault fault = {0};
     if (!file)
         return false;
-    if (!ptb_store_open_file(store, file, &fault) || replay(store) != SQLITE_OK) {
+    if (!ptb_store_open_file(store, file, &fault) ||
+        (old ? copy_from(store, old) : replay(store)) != SQLITE_OK) {
         ptb_store_close_file(store);
         remove_file(file);
         free(file);
@@ -112,13 +123,13 @@ static bool try_folder(ptb_store *store, const char *folder)
     return true;
 }
 
-static bool open_next(ptb_store *store)
+static bool open_next(ptb_store *store, sqlite3 *old)
 {
     for (int needs_room = 1; needs_room >= 0; needs_room--)
         for (int i = 0; i < PTB_SPILL_FOLDERS; i++) {
             char *folder = store->tried[i] ? NULL : candidate(store, i);
             bool fits = folder && ptb_store_is_writable(folder) && (!needs_room || has_room(folder));
-            bool good = fits && try_folder(store, folder);
+            bool good = fits && try_folder(store, folder, old);
             store->tried[i] = store->tried[i] || fits;
             free(folder);
             if (good)
@@ -140,16 +151,21 @@ static void leave_file(ptb_store *store)
     }
 }
 
-ptb_status ptb_store_spill(ptb_store *store, const char *what, const ptb_store_fault *fault)
+ptb_status ptb_store_spill(ptb_store *store, const char *what, bool whole, const ptb_store_fault *fault)
 {
     const char *failed = store->spill_count ? store->spills[store->spill_count - 1] : store->path;
     ptb_error("cannot %s in the database '%s': %s; %s", what, failed, fault->why, fault->advice);
+    sqlite3 *old = whole ? ptb_store_detach(store) : NULL;
     leave_file(store);
-    if (!open_next(store)) {
+    bool good = open_next(store, old);
+    sqlite3_close(old);
+    if (!good) {
         ptb_error("no folder for a spill file either (tried beside the database, the current folder, TMPDIR "
                   "and /tmp): results from here on are lost; make room in one of them");
         return PTB_STORE;
     }
+    if (whole) // is all that there is
+        store->cases_written = 1;
     ptb_warn("results from here on go to '%s'; when the database is well again, merge them with `ptbench "
              "import %s --db %s`",
              store->file, store->file, store->path);

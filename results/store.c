@@ -10,16 +10,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-void ptb_store_close_file(ptb_store *store)
+sqlite3 *ptb_store_detach(ptb_store *store)
 {
+    sqlite3 *db = store->db;
     for (int i = 0; i < PTB_SQL_COUNT; i++) {
         sqlite3_finalize(store->statements[i]);
         store->statements[i] = NULL;
     }
-    if (store->db && !sqlite3_get_autocommit(store->db))
-        sqlite3_exec(store->db, "ROLLBACK", NULL, NULL, NULL);
-    sqlite3_close(store->db);
+    if (db && !sqlite3_get_autocommit(db))
+        sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
     store->db = NULL;
+    return db;
+}
+
+void ptb_store_close_file(ptb_store *store)
+{
+    sqlite3_close(ptb_store_detach(store));
     free(store->file);
     store->file = NULL;
 }
@@ -231,7 +237,7 @@ ptb_status ptb_store_open_with(const char *path, ptb_store_mode mode, const ptb_
     ptb_status status = PTB_OK;
     if (!ptb_store_open_file(opened, path, &fault)) {
         if (mode == PTB_STORE_WRITE && fault.status == PTB_STORE) {
-            status = ptb_store_spill(opened, "open", &fault);
+            status = ptb_store_spill(opened, "open", false, &fault);
         } else {
             ptb_error("cannot open the database '%s': %s; %s", path, fault.why, fault.advice);
             status = fault.status;

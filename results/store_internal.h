@@ -87,6 +87,8 @@ struct ptb_store {
 
 // store.c: opens `file` into store->db. On failure store->db is NULL and *fault says why.
 bool ptb_store_open_file(ptb_store *store, const char *file, ptb_store_fault *fault);
+// Finalises the statements and takes the connection, which may be NULL, out of the store.
+sqlite3 *ptb_store_detach(ptb_store *store);
 // Finalises the statements and closes store->db, if any.
 void ptb_store_close_file(ptb_store *store);
 
@@ -106,8 +108,9 @@ bool ptb_store_migrate(sqlite3 *db, const ptb_store_settings *settings, bool is_
 int ptb_store_schema_version(sqlite3 *db, int *rc);
 
 // spill.c: leaves the file that failed for the next writable folder, with the runs and repetitions begun so
-// far. Logs the cause. STORE when no folder is left.
-ptb_status ptb_store_spill(ptb_store *store, const char *what, const ptb_store_fault *fault);
+// far; with `whole`, with all that the file holds, which must still be readable. Logs the cause. STORE when
+// no folder is left.
+ptb_status ptb_store_spill(ptb_store *store, const char *what, bool whole, const ptb_store_fault *fault);
 ptb_status ptb_store_save_run(ptb_store *store, int64_t id, const ptb_run_record *record);
 ptb_status ptb_store_save_repetition(ptb_store *store, int64_t id, int64_t run,
                                      const ptb_repetition_record *record);

@@ -10,6 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+// Deleted, or replaced by another file of its name: what is written goes nowhere any more.
+static bool has_moved(const ptb_store *store)
+{
+    int moved = 0;
+    return sqlite3_file_control(store->db, "main", SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK && moved;
+}
+
 // Runs body in a transaction, again in the next spill file when the file is to blame.
 static ptb_status write_all(ptb_store *store, const char *what, int (*body)(ptb_store *, void *),
                             void *argument)
@@ -22,6 +29,12 @@ static ptb_status write_all(ptb_store *store, const char *what, int (*body)(ptb_
         ptb_store_fault fault = {0};
         if (!store->db)
             return PTB_STORE; // no spill file could be had; said once
+        if (has_moved(store)) {
+            ptb_store_fault_set(&fault, PTB_STORE, "everything that was in it is saved",
+                                "the file was deleted or replaced while it was in use");
+            PTB_TRY(ptb_store_spill(store, what, true, &fault));
+            continue;
+        }
         int rc = sqlite3_exec(store->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
         if (rc == SQLITE_OK)
             rc = body(store, argument);
@@ -41,7 +54,7 @@ static ptb_status write_all(ptb_store *store, const char *what, int (*body)(ptb_
             sqlite3_exec(store->db, "ROLLBACK", NULL, NULL, NULL);
         if (is_defect)
             return PTB_INTERNAL;
-        PTB_TRY(ptb_store_spill(store, what, &fault));
+        PTB_TRY(ptb_store_spill(store, what, false, &fault));
     }
 }
 

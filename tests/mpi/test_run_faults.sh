@@ -5,11 +5,16 @@
 # Processes of this test's ranks: they carry the name of its database.
 ranks_of() { pgrep -f -- "ptbench run .*--db $1( |\$)"; }
 
-# Starts a run of many cases in the background (its process id in $job) and waits until some are stored.
-start_long() { # DATABASE
-    "$PTBENCH" run all_reduce --np 2 --comm host --algo direct -b 8 -e 1M --ci 0.0001% --max-iters 100000000 --max-time 250ms \
-        --mode latency --db "$1" >out 2>err &
+# Starts a run of many cases in the background (its process id in $job). A shell starts those with SIGINT ignored.
+begin_long() { # DATABASE [OPTION...]
+    env --default-signal=INT "$PTBENCH" run all_reduce --np 2 --comm host --algo direct -b 8 -e 1M --ci 0.0001% \
+        --max-iters 100000000 --max-time 250ms --mode latency --db "$@" >out 2>err &
     job=$!
+}
+
+# And waits until some cases are stored.
+start_long() { # DATABASE [OPTION...]
+    begin_long "$@"
     for _ in $(seq 100); do
         grep -q '^\[2/' err && return
         sleep 0.1
@@ -41,6 +46,11 @@ no_orphans() { # DATABASE
 cases() { "$PTBENCH" runs --db "$1" | awk 'END { print $7 }'; }
 state() { "$PTBENCH" runs --db "$1" | awk 'END { print $4 }'; }
 
+# What is wrong with a request is found by all ranks at once; whichever ends first, the code is that of the request.
+for _ in 1 2 3; do
+    try 2 "$PTBENCH" run step --np 6 --hidden 65 --heads 2 --batch 6
+done
+
 # Ctrl-C: the first one stops by agreement and says how to go on.
 start_long stop.db
 kill -INT $job
@@ -61,6 +71,17 @@ has err "0 cases measured"
 try 2 "$PTBENCH" run --resume nosuchrun --db stop.db
 try 2 "$PTBENCH" run all_reduce --resume last --db stop.db
 
+# Ctrl-C while mpirun starts, when the ranks are not there yet, is not forgotten.
+for delay in 0.05 0.1 0.2; do
+    begin_long early.db
+    sleep $delay
+    kill -INT $job
+    wait_for_job 20
+    # 130: before anything was started
+    [ "$code" = 5 ] || [ "$code" = 130 ] || { fail "exit code $code after an interrupt at $delay s"; cat err; }
+    no_orphans early.db
+done
+
 # A rank that is killed: the others stop, exit code 5, what is finished stays.
 start_long killed.db
 victim=$(ranks_of killed.db | tail -1)
@@ -74,27 +95,29 @@ has err "ptbench run --resume"
 no_orphans killed.db
 
 # A rank that is stopped makes no progress: the watch ends the job.
-start_long_hang() {
-    "$PTBENCH" run all_reduce --np 2 --comm host --algo direct -b 8 -e 1M --ci 0.0001% --max-iters 100000000 \
-        --max-time 250ms --mode latency --timeout 2s --db hang.db >out 2>err &
-    job=$!
-    for _ in $(seq 100); do
-        grep -q '^\[2/' err && break
-        sleep 0.1
-    done
-    kill -STOP "$(ranks_of hang.db | tail -1)"
-}
-start_long_hang
+start_long hang.db --timeout 2s
+kill -STOP "$(ranks_of hang.db | tail -1)"
 wait_for_job 50
 [ "$code" = 5 ] || { fail "exit code $code after SIGSTOP of a rank"; cat err; }
 has err "no progress for"
 no_orphans hang.db
 
 # The process that looks after mpirun is killed: mpirun and the ranks go too.
-start_long parent.db
+mkdir temporary
+TMPDIR=$folder/temporary start_long parent.db
 kill -KILL $job
 wait $job 2>/dev/null
 no_orphans parent.db
+ls temporary | grep ptbench && fail "a file stays behind"
+
+# A database that is deleted during the run: everything is saved, also what was stored before.
+start_long gone.db
+rm -f gone.db gone.db-wal gone.db-shm
+wait_for_job 60
+[ "$code" = 6 ] || { fail "exit code $code after the database was deleted"; cat err; }
+has err "deleted or replaced"
+try 0 "$PTBENCH" import --db found.db gone-spill-*.db
+[ "$(cases found.db)" = 36 ] || fail "$(cases found.db) cases of a deleted database"
 
 # A database that cannot be written: results go to a file that `import` takes, exit code 6.
 try 0 "${tiny[@]}" --db full.db

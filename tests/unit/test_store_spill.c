@@ -106,6 +106,39 @@ static void a_read_only_folder(void **state)
     merge_back("folder/r.db", spill, 3, 5);
 }
 
+// Somebody deletes, or replaces, the file in the middle of the run: what was stored before is saved too.
+static void a_file_that_is_deleted(void **state)
+{
+    (void)state;
+    for (int replace = 0; replace <= 1; replace++) {
+        ptb_store *store;
+        int64_t run;
+        char spill[256];
+        assert_int_equal(ptb_store_open("r.db", PTB_STORE_WRITE, &store), PTB_OK);
+        int64_t repetition = fixture_begin(store, FIXTURE_UUID, &run);
+        add_some(store, repetition, 0, 3);
+        assert_int_equal(unlink("r.db"), 0);
+        if (replace) {
+            unlink("r.db-wal");
+            unlink("r.db-shm");
+            make("r.db", 0);
+        }
+        int saved = fixture_catch_errors();
+        add_some(store, repetition, 3, 2);
+        assert_int_equal(ptb_store_finish_run(store, run, "complete", NULL), PTB_OK);
+        char errors[ERRORS];
+        fixture_release_errors(saved, errors, sizeof errors);
+        assert_non_null(strstr(errors, "deleted or replaced"));
+        assert_non_null(ptb_store_spill_path(store));
+        snprintf(spill, sizeof spill, "%s", ptb_store_spill_path(store));
+        ptb_store_close(store);
+        unlink("r.db");
+        merge_back("r.db", spill, 5, 5);
+        assert_int_equal(unlink("r.db"), 0);
+        assert_int_equal(unlink(spill), 0);
+    }
+}
+
 static void a_missing_folder(void **state)
 {
     (void)state;
@@ -331,15 +364,11 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_enter, leave)
     const struct CMUnitTest tests[] = {
-        TEST(a_read_only_file),
-        TEST(a_read_only_folder),
-        TEST(a_missing_folder),
-        TEST(locked_from_the_start),
-        TEST(locked_in_mid_run),
-        TEST(full_in_mid_run),
-        TEST(no_memory_of_a_finished_run),
-        TEST(every_file_fails),
-        TEST(a_disk_that_is_really_full),
+        TEST(a_read_only_file),        TEST(a_read_only_folder),
+        TEST(a_missing_folder),        TEST(a_file_that_is_deleted),
+        TEST(locked_from_the_start),   TEST(locked_in_mid_run),
+        TEST(full_in_mid_run),         TEST(no_memory_of_a_finished_run),
+        TEST(every_file_fails),        TEST(a_disk_that_is_really_full),
         TEST(a_read_only_file_system),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -67,6 +67,11 @@ static void test_parse(void **state)
     assert_string_equal(suite->parts[0].requires, "ranks>=2, hosts>=1");
     assert_string_equal(suite->parts[1].requires, "");
     ptb_suite_free(suite);
+    // As an editor on Windows writes it.
+    text = "\xef\xbb\xbf[suite]\r\nname = mine\r\n[one]\r\nbench = step\r\n";
+    assert_int_equal(ptb_suite_parse("my.ini", text, &suite), PTB_OK);
+    assert_string_equal(suite->parts[0].bench, "step");
+    ptb_suite_free(suite);
 }
 
 static void test_refusals(void **state)
