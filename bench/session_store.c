@@ -107,12 +107,41 @@ static void describe_origin(const ptb_plan *plan, const ptb_run_origin *origin, 
         c->revision[0] = '\0';
 }
 
+// A run has one set of hosts: what is missing of it cannot be measured elsewhere and be stored as its own.
+static ptb_status check_same_place(ptb_store *store, const char *uuid, const ptb_world *world,
+                                   const conditions *c)
+{
+    static const char sql[] = "SELECT r.fingerprint, p.ranks, p.hosts,"
+                              " (SELECT group_concat(json_extract(h.value, '$.hostname'), ', ')"
+                              "  FROM json_each(r.hosts) AS h)"
+                              " FROM run AS r JOIN repetition AS p ON p.run_id = r.id"
+                              " WHERE r.uuid = ?1 ORDER BY p.ordinal LIMIT 1";
+    const char *const args[] = {uuid};
+    ptb_table *stored = NULL;
+    if (ptb_store_spill_path(store))
+        return PTB_OK; // there is no database to compare with
+    PTB_TRY(ptb_store_query(store, sql, args, 1, &stored));
+    bool same = !stored->rows || (strcmp(ptb_table_cell(stored, 0, 0), c->fingerprint) == 0 &&
+                                  (int)ptb_table_number(stored, 0, 1) == world->size &&
+                                  (int)ptb_table_number(stored, 0, 2) == world->hosts);
+    if (!same)
+        ptb_error("run %.8s was measured with %s ranks on %s (fingerprint %s); this is %d ranks on %d host%s "
+                  "(fingerprint %s). What is missing of it can only be measured there; for another machine "
+                  "or number of ranks start a new run",
+                  uuid, ptb_table_cell(stored, 0, 1), ptb_table_cell(stored, 0, 3),
+                  ptb_table_cell(stored, 0, 0), world->size, world->hosts, world->hosts == 1 ? "" : "s",
+                  c->fingerprint);
+    ptb_table_free(stored);
+    return same ? PTB_OK : PTB_UNSUPPORTED;
+}
+
 static ptb_status open_on_root(const ptb_plan *plan, const ptb_run_origin *origin, const ptb_world *world,
                                const conditions *c, ptb_session_store *out)
 {
     const char *path = ptb_command_database(plan->run.db);
     PTB_TRY(ptb_store_open(path, PTB_STORE_WRITE, &out->store));
     out->database = strdup(path);
+    PTB_TRY(check_same_place(out->store, origin->uuid, world, c));
     const double now_s = ptb_clock_utc_s();
     const ptb_run_record run = {
         .uuid = origin->uuid,

@@ -110,6 +110,13 @@ has err "$((14 - before)) cases measured"
 [ "$(state stop.db)" = complete ] || fail "state $(state stop.db) after --resume"
 [ "$(cases stop.db)" = 14 ] || fail "$(cases stop.db) cases after --resume"
 
+# What is missing of a run on two hosts is not measured on one.
+try 3 "$hosts_on" h0 "$PTBENCH" run --resume last --db joined.db
+has err "was measured with 2 ranks on h0, h1"
+has err "this is 2 ranks on 1 host "
+try 0 "$hosts_on" h0 "$PTBENCH" run --resume last --db joined.db --hosts h0:1,h1:1 "${args[@]}"
+[ "$(state joined.db)" = complete ] || fail "state $(state joined.db) after --resume"
+
 # The process that looks after mpirun is killed: the ranks on other hosts go too.
 begin "${long[@]}" "${args[@]}" --hosts h0:1,h1:1 --db parent.db
 kill -KILL $job
