@@ -24,6 +24,13 @@ static ptb_status sizes_add(const ptb_coll_plan *plan, sizes *s, uint64_t count)
                         SIZES_MAX);
         return PTB_USAGE;
     }
+    // The bytes of two buffers and a library's copy of them must be countable; what is merely larger than the
+    // machine is skipped later, with the figures.
+    if (count > (uint64_t)1 << 59) {
+        ptb_coll_refuse(plan, "%llu elements are more than any memory holds; at most 2^59 can be asked for",
+                        (unsigned long long)count);
+        return PTB_USAGE;
+    }
     s->counts[s->count++] = (size_t)count;
     return PTB_OK;
 }

@@ -79,9 +79,9 @@ static const ptb_report scaling = {
     .title = "Scaling",
     .caption =
         "Efficiency against the smallest stored number of ranks, N0. Strong (same global batch): E = N0 "
-        "T(N0) / "
-        "(N T(N)). Weak (same batch a rank): E = (thr(N) / N) / (thr(N0) / N0). T is the median step time; "
-        "the interval follows from the ends of the 95 % intervals of both times, so it is on the wide side; "
+        "T(N0) / (N T(N)). Weak (same batch a rank): E = (thr(N) / N) / (thr(N0) / N0). T is the median step "
+        "time, of several cases with one number of ranks the mean of their medians; the interval follows "
+        "from the ends of the 95 % intervals of both times, so it is on the wide side; "
         "at N0 the value is 100 % by definition.",
     .table_sql = table_sql,
     .columns = columns,

@@ -185,10 +185,10 @@ static void bad_options_are_refused(void **state)
 {
     (void)state;
     static const char *const bad[][5] = {
-        {"comm", "local", "bytes", "10", NULL},    {"comm", "local", "type", "f23", NULL},
-        {"comm", "local", "op", "summ", NULL},     {"comm", "local", "algo", "rnig", NULL},
-        {"comm", "lokal", "bytes", "8", NULL},     {"comm", "local", "split", "mod:0", NULL},
-        {"comm", "local", "min-bytes", "1G", NULL}};
+        {"comm", "local", "bytes", "10", NULL},     {"comm", "local", "type", "f23", NULL},
+        {"comm", "local", "op", "summ", NULL},      {"comm", "local", "algo", "rnig", NULL},
+        {"comm", "lokal", "bytes", "8", NULL},      {"comm", "local", "split", "mod:0", NULL},
+        {"comm", "local", "min-bytes", "1G", NULL}, {"comm", "local", "count", "4611686018427387903", NULL}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         free(run_bench(2, "all_reduce", bad[i], PTB_USAGE));
     static const char *const root[] = {"comm", "local", "root", "2", NULL};
