@@ -226,6 +226,18 @@ static ptb_status step_open(const ptb_bench_env *env, const void *config, ptb_be
     return PTB_OK;
 }
 
+// In full, so that no two settings share a key.
+static void append_number(ptb_params *p, const char *name, double value)
+{
+    ptb_text text = PTB_TEXT_INIT;
+    const char *before = ptb_params_get(p, name);
+    if (before)
+        ptb_text_printf(&text, "%s,", before);
+    ptb_text_append_number(&text, value, -1);
+    ptb_params_set(p, name, "%s", ptb_text_string(&text));
+    ptb_text_release(&text);
+}
+
 static void name_case(const ptb_bench_run *run, size_t index, ptb_params *p)
 {
     const step_config *c = run->config;
@@ -248,10 +260,11 @@ static void name_case(const ptb_bench_run *run, size_t index, ptb_params *p)
     ptb_params_set(p, "batch", "%" PRId64, run->batch);
     ptb_params_set(p, "precision", "f32");
     ptb_params_set(p, "optimizer", "adamw");
-    ptb_params_set(p, "lr", "%g", c->rate);
+    append_number(p, "lr", c->rate);
     ptb_params_set(p, "lr_warmup", "%" PRId64, c->rate_warmup);
-    ptb_params_set(p, "betas", "%g,%g", c->beta1, c->beta2);
-    ptb_params_set(p, "decay", "%g", c->decay);
+    append_number(p, "betas", c->beta1);
+    append_number(p, "betas", c->beta2);
+    append_number(p, "decay", c->decay);
     ptb_params_set(p, "data", "%s", run->data);
     ptb_text_format_size(c->bucket_bytes, size, sizeof size);
     ptb_params_set(p, "bucket", "%s", size);
