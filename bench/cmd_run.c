@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 // A version-4 UUID (RFC 4122, section 4.4).
 static ptb_status make_uuid(char uuid[37])
@@ -107,6 +108,16 @@ static ptb_status take_up(ptb_run_origin *origin, const char *word, char uuid[37
     return PTB_OK;
 }
 
+static void say_what_differs(const ptb_launcher *launcher)
+{
+    char host[256] = "this host";
+    gethostname(host, sizeof host - 1);
+    ptb_error(
+        "rank %d on %s cannot take up the run, which was right where it was started: the files it names "
+        "must be the same on every host",
+        launcher->rank, host);
+}
+
 static ptb_status run(const ptb_command_env *env, const void *config, const char *const *words, size_t count)
 {
     (void)config, (void)words, (void)count;
@@ -118,8 +129,9 @@ static ptb_status run(const ptb_command_env *env, const void *config, const char
     ptb_run_origin origin = {.argc = env->argc, .argv = env->argv, .first = env->first, .uuid = uuid};
     PTB_TRY(ptb_launcher_detect(&launcher));
     take_inherited(&from);
-    // All ranks find the same mistakes; one of them says so.
-    if (launcher.launched && launcher.rank > 0)
+    // All ranks find the same mistakes; one of them says so. What a process that starts ranks has let pass is
+    // wrong only where a rank runs.
+    if (launcher.launched && launcher.rank > 0 && !from.launched_by_us)
         ptb_log_set_level((ptb_log_level)-1);
     ptb_status status = PTB_OK;
     const char *word = ptb_plan_resume_word(env->argc, env->argv, env->first);
@@ -132,6 +144,8 @@ static ptb_status run(const ptb_command_env *env, const void *config, const char
     if (status == PTB_OK)
         status = ptb_plan_make(origin.argc, origin.argv, origin.first, &plan);
     ptb_log_set_level(PTB_LOG_INFO);
+    if (status != PTB_OK && from.launched_by_us)
+        say_what_differs(&launcher);
     if (status == PTB_OK)
         status = launcher.launched ? run_as_rank(plan, &origin, &launcher, &from) : ptb_launch(plan, &origin);
     ptb_plan_free(plan);

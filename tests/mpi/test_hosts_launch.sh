@@ -37,6 +37,16 @@ for hosts in h0:1,h1:1 h1:1,h2:1; do
     has out "2 cases, about "
 done
 
+# A suite file that is not the same on another host: that host's rank says what it lacks.
+printf '[suite]\nname = here\n[a]\nbench = barrier\ncomm = host\nalgo = recursive_doubling\n' >here.ini
+sed "s|exec env -i|exec unshare --mount sh -c 'mount --bind /dev/null $folder/here.ini \&\& exec \"\$@\"' sh env -i|" agent >other_agent
+chmod +x other_agent
+here=("$hosts_on" h0 "$PTBENCH" run here.ini -n 3 --hosts h0:1,h1:1 --db here_only.db --mpirun-args)
+try 0 "${here[@]}" "${hosts_mca[*]}"
+try 5 "${here[@]}" "${hosts_mca[*]/%\/agent//other_agent}"
+has err "here.ini"
+has err "on h1 cannot take up"
+
 long=("$PTBENCH" run all_reduce --comm host --algo ring -b 8 -e 64K --place out --ci 0.0001% --max-iters 100000000
     --max-time 250ms --mode latency)
 
