@@ -49,6 +49,27 @@ static const ptb_opt opts[] = {
      .help = "Only the case with this id; 0 is all"},
 };
 
+// An export without the case that was asked for would look like one that has no cases.
+static ptb_status need_case(ptb_store *store, const int64_t *runs, size_t count, int64_t wanted)
+{
+    char text[24];
+    ptb_table *t;
+    bool found = false;
+    snprintf(text, sizeof text, "%lld", (long long)wanted);
+    const char *const args[] = {text};
+    PTB_TRY(ptb_store_query(store,
+                            "SELECT run_id FROM bench_case JOIN repetition ON repetition.id = repetition_id "
+                            "WHERE bench_case.id = CAST(?1 AS INTEGER)",
+                            args, 1, &t));
+    for (size_t i = 0; i < count && t->rows; i++)
+        found = found || (int64_t)ptb_table_number(t, 0, 0) == runs[i];
+    ptb_table_free(t);
+    if (found)
+        return PTB_OK;
+    ptb_error("--case %s: the runs to export have no case with this id", text);
+    return PTB_USAGE;
+}
+
 static ptb_status run(const ptb_command_env *env, const void *config, const char *const *words, size_t count)
 {
     (void)env;
@@ -59,6 +80,8 @@ static ptb_status run(const ptb_command_env *env, const void *config, const char
     size_t found;
     PTB_TRY(ptb_store_open(ptb_command_database(wanted->db), PTB_STORE_READ, &store));
     ptb_status status = ptb_find_runs(store, words, count, MAX_RUNS, ids, &found);
+    if (status == PTB_OK && wanted->case_id)
+        status = need_case(store, ids, found, wanted->case_id);
     if (status == PTB_OK)
         status = ptb_export_file(store, ids, found, wanted->format, &options, wanted->output);
     ptb_store_close(store);

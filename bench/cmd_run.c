@@ -84,8 +84,6 @@ static ptb_status run_as_rank(const ptb_plan *plan, ptb_run_origin *origin, cons
     origin->terminal = from->terminal;
     origin->columns = (int)from->columns;
     origin->launcher = *from->launcher ? from->launcher : launcher->name;
-    if (launcher->rank == 0)
-        ptb_job_status_started(from->job_status);
     origin->job_status = launcher->rank == 0 ? from->job_status : "";
     return ptb_session_run(plan, origin);
 }

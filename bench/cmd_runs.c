@@ -1,5 +1,6 @@
 // `ptbench runs`: the runs in a database, newest last.
 #include "bench/command.h"
+#include "reports/format.h"
 #include "results/store.h"
 
 #include <stdio.h>
@@ -42,11 +43,20 @@ static ptb_status run(const ptb_command_env *env, const void *config, const char
         for (size_t r = 0; r < t->rows; r++) {
             char started[24];
             const char *label = ptb_table_cell(t, r, 5);
+            ptb_text last =
+                PTB_TEXT_INIT; // of what users typed: nothing in it may reach the terminal as a command
             ptb_clock_format_utc(ptb_table_number(t, r, 2), started);
-            printf("%5s  %-8s  %-20s  %-11s  %5s  %11s  %6s  %5s  %s%s%s%s\n", ptb_table_cell(t, r, 0),
+            ptb_ascii_append(&last, ptb_table_cell(t, r, 4));
+            if (*label) {
+                ptb_text_append(&last, " (");
+                ptb_ascii_append(&last, label);
+                ptb_text_append(&last, ")");
+            }
+            printf("%5s  %-8s  %-20s  %-11s  %5s  %11s  %6s  %5s  %s\n", ptb_table_cell(t, r, 0),
                    ptb_table_cell(t, r, 1), started, ptb_table_cell(t, r, 3), ptb_table_cell(t, r, 6),
                    ptb_table_cell(t, r, 7), ptb_table_cell(t, r, 8), ptb_table_cell(t, r, 9),
-                   ptb_table_cell(t, r, 4), *label ? " (" : "", label, *label ? ")" : "");
+                   ptb_text_string(&last));
+            ptb_text_release(&last);
         }
         ptb_table_free(t);
     }

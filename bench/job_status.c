@@ -1,6 +1,6 @@
-// The file holds nothing, "s" (started) or "sN" (ended with exit code N). It has no name in any folder, so
-// that nothing stays behind however the launcher ends, and a full or missing TMPDIR does not matter: rank 0
-// reaches it through the launcher's /proc entry.
+// The file holds nothing, "s" (started), or ends in "eN" (ended with exit code N). It has no name in any
+// folder, so that nothing stays behind however the launcher ends, and a full or missing TMPDIR does not
+// matter: rank 0 reaches it through the launcher's /proc entry.
 #include "bench/job_status.h"
 
 #include "core/clock.h"
@@ -45,9 +45,10 @@ ptb_job_state ptb_job_status_read(const ptb_job_status *status, int *exit_code)
         return PTB_JOB_UNKNOWN;
     if (length == 0)
         return PTB_JOB_NOT_STARTED;
-    if (length == 1)
+    const char *ended = strchr(text, 'e');
+    if (!ended)
         return PTB_JOB_STARTED;
-    *exit_code = atoi(text + 1);
+    *exit_code = atoi(ended + 1);
     return PTB_JOB_ENDED;
 }
 
@@ -92,6 +93,6 @@ void ptb_job_status_started(const char *path)
 void ptb_job_status_ended(const char *path, int exit_code)
 {
     char text[16];
-    snprintf(text, sizeof text, "%d", exit_code);
+    snprintf(text, sizeof text, "e%d", exit_code);
     append(path, text);
 }

@@ -116,6 +116,7 @@ static ptb_status close_output(ptb_status status)
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is an error of the write, as a full disk is
     ptb_status status = run_command(argc, argv);
     return ptb_status_exit_code(close_output(status));
 }

@@ -552,6 +552,7 @@ ptb_status ptb_session_run(const ptb_plan *plan, const ptb_run_origin *origin)
         status = ptb_world_open_mpi(plan->threads, &s->world);
     if (status == PTB_OK) {
         ptb_log_set_rank(s->world->rank == 0 ? -1 : s->world->rank);
+        ptb_job_status_started(origin->job_status);
         ptb_watch_set_world(s->watch, s->world);
         ptb_watch_begin(s->watch, "start-up", start_timeout_s);
         status = read_topology(s);

@@ -21,9 +21,10 @@ enum { COMFORTABLE_BYTES = 16 << 20 };
 static char *candidate(const ptb_store *store, int i)
 {
     const char *tmpdir = getenv("TMPDIR");
+    struct stat st;
     switch (i) {
-    case 0:
-        return ptb_store_folder_of(store->path);
+    case 0: // a path that is no file tells nothing about a good folder: not /dev for /dev/null
+        return stat(store->path, &st) == 0 && !S_ISREG(st.st_mode) ? NULL : ptb_store_folder_of(store->path);
     case 1:
         return strdup(".");
     case 2:
@@ -44,6 +45,8 @@ static char *create_spill(const ptb_store *store, const char *folder)
 {
     const char *base = strrchr(store->path, '/');
     base = base ? base + 1 : store->path;
+    if (!*base)
+        base = "ptbench";
     size_t length = strlen(base);
     if (length > 3 && strcmp(base + length - 3, ".db") == 0)
         length -= 3;
@@ -154,7 +157,7 @@ static void leave_file(ptb_store *store)
 ptb_status ptb_store_spill(ptb_store *store, const char *what, bool whole, const ptb_store_fault *fault)
 {
     const char *failed = store->spill_count ? store->spills[store->spill_count - 1] : store->path;
-    ptb_error("cannot %s in the database '%s': %s; %s", what, failed, fault->why, fault->advice);
+    ptb_error("cannot %s the database '%s': %s; %s", what, failed, fault->why, fault->advice);
     sqlite3 *old = whole ? ptb_store_detach(store) : NULL;
     leave_file(store);
     bool good = open_next(store, old);

@@ -22,7 +22,7 @@ static ptb_status write_all(ptb_store *store, const char *what, int (*body)(ptb_
                             void *argument)
 {
     if (store->mode != PTB_STORE_WRITE) {
-        ptb_error("cannot %s in the database '%s': it was opened for reading (a defect)", what, store->path);
+        ptb_error("cannot %s the database '%s': it was opened for reading (a defect)", what, store->path);
         return PTB_INTERNAL;
     }
     for (;;) {
@@ -46,7 +46,7 @@ static ptb_status write_all(ptb_store *store, const char *what, int (*body)(ptb_
         bool is_defect = kind == SQLITE_CONSTRAINT || kind == SQLITE_MISUSE || kind == SQLITE_RANGE ||
                          kind == SQLITE_MISMATCH || kind == SQLITE_TOOBIG;
         if (is_defect)
-            ptb_error("cannot %s: the database refuses the record (%s), a defect in ptbench", what,
+            ptb_error("cannot %s the database: it refuses the record (%s), a defect in ptbench", what,
                       sqlite3_errmsg(store->db));
         else
             ptb_store_fault_sqlite(&fault, store->db, rc);
@@ -134,7 +134,7 @@ static int begin_run(ptb_store *store, void *argument)
 ptb_status ptb_store_begin_run(ptb_store *store, const ptb_run_record *record, int64_t *run)
 {
     run_job job = {record, 0};
-    PTB_TRY(write_all(store, "begin a run", begin_run, &job));
+    PTB_TRY(write_all(store, "begin a run in", begin_run, &job));
     ptb_store_forget(store, job.id); // begun twice: one memory of it
     PTB_TRY(ptb_store_save_run(store, job.id, record));
     *run = job.id;
@@ -163,7 +163,7 @@ static int finish_run(ptb_store *store, void *argument)
 ptb_status ptb_store_finish_run(ptb_store *store, int64_t run, const char *state, const char *reason)
 {
     finish_job job = {run, state, reason};
-    PTB_TRY(write_all(store, "finish the run", finish_run, &job));
+    PTB_TRY(write_all(store, "finish the run in", finish_run, &job));
     if (strcmp(state, "running") != 0)
         ptb_store_forget(store, run);
     return PTB_OK;
@@ -193,7 +193,7 @@ ptb_status ptb_store_begin_repetition(ptb_store *store, int64_t run, const ptb_r
                                       int64_t *repetition)
 {
     repetition_job job = {run, record, 0};
-    PTB_TRY(write_all(store, "begin a repetition", begin_repetition, &job));
+    PTB_TRY(write_all(store, "begin a repetition in", begin_repetition, &job));
     bool is_known = false;
     for (size_t i = 0; i < store->repetition_count; i++)
         is_known = is_known || store->repetitions[i].id == job.id;
@@ -404,7 +404,7 @@ ptb_status ptb_store_add_case(ptb_store *store, int64_t repetition, const ptb_ca
     case_job job = {.repetition = repetition, .record = record};
     ptb_status status = encode(&job);
     if (status == PTB_OK)
-        status = write_all(store, "store a case", add_case, &job);
+        status = write_all(store, "store a case in", add_case, &job);
     if (status == PTB_OK)
         store->cases_written++;
     release(&job);

@@ -121,4 +121,14 @@ refused "no suite, suite file or benchmark 'no.ini'" no.ini
 mkdir empty
 try 3 env PATH="$folder/empty" "$PTBENCH" run quick
 has err "openmpi-bin"
+# A label is text, also when it holds commands for a terminal.
+try 0 "${tiny[@]}" --db label.db --label "$(printf 'a\033[31mb\nc')"
+try 0 "$PTBENCH" runs --db label.db
+has out '(a?[31mb c)'
+# A case that is not there is no empty export.
+try 2 "$PTBENCH" export --db label.db --case 99
+has err "--case 99"
+try 0 "$PTBENCH" export --db label.db --case 1
+# A library that cannot start is this machine's fault, not a rank's death.
+OMPI_MCA_btl=nosuch try 3 "${tiny[@]}" --db label.db
 finish

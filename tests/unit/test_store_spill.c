@@ -144,6 +144,12 @@ static void a_missing_folder(void **state)
     (void)state;
     char spill[256];
     check_unwritable("nowhere/r.db", "there is no folder 'nowhere'", spill);
+    // What is no file says nothing about a good folder; the file's name is one that can be typed.
+    check_unwritable("/dev/null", "it is not a regular file", spill);
+    assert_int_equal(strncmp(spill, "null-spill", 10), 0);
+    assert_int_equal(mkdir("folder", 0755), 0);
+    check_unwritable("folder/", "it is a folder", spill);
+    assert_int_equal(strncmp(spill, "ptbench-spill", 13), 0);
 }
 
 // A child that holds the write lock until it is killed.
