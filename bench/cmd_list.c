@@ -70,6 +70,9 @@ static ptb_status run(const ptb_command_env *env, const void *config, const char
 static const ptb_command list_command = {
     .plugin = {"list", "list suites, benchmarks, communicators, algorithms and the rest"},
     .usage = "[KIND]",
+    .about =
+        "KIND is suites, benchmarks, collectives, communicators, algorithms, strategies, devices, kernels, "
+        "reports, exporters or importers; without it, all of them.",
     .max_words = 1,
     .run = run,
 };

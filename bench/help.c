@@ -57,9 +57,9 @@ static void append_wrapped(const char *paragraphs, int width, ptb_text *out)
 
 void ptb_help_command(const ptb_command *command, int width, ptb_text *out)
 {
-    ptb_text_printf(out, "ptbench %s: %s\n\nusage: ptbench %s%s%s [OPTION...]\n", command->plugin.name,
+    ptb_text_printf(out, "ptbench %s: %s\n\nusage: ptbench %s%s%s%s\n", command->plugin.name,
                     command->plugin.summary, command->plugin.name, command->usage ? " " : "",
-                    command->usage ? command->usage : "");
+                    command->usage ? command->usage : "", command->opt_count ? " [OPTION...]" : "");
     if (command->about) {
         ptb_text_append(out, "\n");
         append_wrapped(command->about, width, out);
@@ -96,6 +96,8 @@ static void append_roff(const char *text, ptb_text *out)
             ptb_text_append(out, "\\&");
         if (*c == '\\')
             ptb_text_append(out, "\\e");
+        else if (*c == '"')
+            ptb_text_append(out, "\\(dq"); // a quote would group a macro's arguments
         else if (*c == '-')
             ptb_text_append(out, "\\-");
         else
@@ -125,18 +127,37 @@ static void append_roff_options(const char *heading, const ptb_opt *opts, size_t
         if (opts[i].letter)
             ptb_text_printf(&name, "-%c, ", opts[i].letter);
         ptb_text_printf(&name, "--%s", opts[i].name);
-        if (opts[i].type != PTB_OPT_BOOL && opts[i].metavar)
-            ptb_text_printf(&name, " %s", opts[i].metavar);
-        ptb_text_append(&text, opts[i].help);
-        for (size_t c = 0; opts[i].choices && opts[i].choices[c]; c++)
-            ptb_text_printf(&text, "%s%s", c ? ", " : ". One of: ", opts[i].choices[c]);
-        if (opts[i].def)
-            ptb_text_printf(&text, ". Default: %s", *opts[i].def ? opts[i].def : "none");
-        ptb_text_append(&text, ".");
+        if (ptb_opt_metavar(&opts[i]))
+            ptb_text_printf(&name, " %s", ptb_opt_metavar(&opts[i]));
+        ptb_opt_describe(&opts[i], &text);
         append_roff_item(ptb_text_string(&name), ptb_text_string(&text), out);
         ptb_text_release(&name);
         ptb_text_release(&text);
     }
+}
+
+static void append_manual_end(ptb_text *out)
+{
+    ptb_text_append(out, ".SH SUITES\n");
+    append_roff(
+        "A suite is an INI file. Each section is a part: the key `bench` (without it, the section's name) is "
+        "the "
+        "benchmark, `requires` names conditions such as ranks>=2, hosts>=2, and every other key is an option "
+        "of the benchmark or of the measurement. A section [suite] may give `name` and `summary`. Those that "
+        "are built "
+        "in: `ptbench list suites`.\n",
+        out);
+    ptb_text_append(out, ".PP\n.nf\n");
+    append_roff(
+        "    [all_reduce]\n    comm = host\n    algo = ring,tree\n    bytes = 8,64K,1M\n\n    [step]\n"
+        "    ranks = 1,2\n    layers = 4\n",
+        out);
+    ptb_text_append(out, ".fi\n.SH EXAMPLES\n.nf\n");
+    append_roff("ptbench run quick\nptbench run all_reduce -b 8 -e 64M -f 2 -n 20 -w 5\n"
+                "ptbench run mine.ini --np 4 --label try\nptbench show try\nptbench report last last~1\n"
+                "ptbench export --format csv --output last.csv\n",
+                out);
+    ptb_text_append(out, ".fi\n");
 }
 
 void ptb_help_manual(ptb_text *out)
@@ -144,7 +165,10 @@ void ptb_help_manual(ptb_text *out)
     ptb_text_append(out,
                     ".TH PTBENCH 1 \"\" \"ptbench " PTB_VERSION "\" \"User Commands\"\n.SH NAME\n"
                     "ptbench \\- measure how fast a machine or cluster can train in parallel\n.SH SYNOPSIS\n"
-                    ".B ptbench\n.I COMMAND\n[\\fIOPTION\\fR...]\n.SH COMMANDS\n");
+                    ".B ptbench\n.I COMMAND\n[\\fIOPTION\\fR...]\n.SH DESCRIPTION\n"
+                    "Runs communication collectives and training steps of a small transformer through one "
+                    "measuring loop, checks\nevery result, keeps every sample in a database, and draws the "
+                    "report.\n.SH COMMANDS\n");
     for (size_t i = 0; i < ptb_registry_count(PTB_KIND_COMMAND); i++) {
         const ptb_command *command = (const ptb_command *)ptb_registry_at(PTB_KIND_COMMAND, i);
         append_roff_item(command->plugin.name, command->plugin.summary, out);
@@ -152,6 +176,11 @@ void ptb_help_manual(ptb_text *out)
     for (size_t i = 0; i < ptb_registry_count(PTB_KIND_COMMAND); i++) {
         const ptb_command *command = (const ptb_command *)ptb_registry_at(PTB_KIND_COMMAND, i);
         append_roff_options(command->plugin.name, command->opts, command->opt_count, out);
+        if (command->about) {
+            ptb_text_append(out, ".PP\n");
+            append_roff(command->about, out);
+            ptb_text_append(out, "\n");
+        }
         if (command->parses_itself)
             append_roff_options("the measurement", ptb_measure_opts, ptb_measure_opt_count, out);
     }
@@ -180,4 +209,5 @@ void ptb_help_manual(ptb_text *out)
     append_roff_item("PTBENCH_DB", "The results database, where --db does not name one.", out);
     append_roff_item("NO_COLOR, TERM=dumb", "Plain lines instead of a progress line that rewrites itself.",
                      out);
+    append_manual_end(out);
 }

@@ -65,8 +65,28 @@ static size_t add_names(const ptb_opt *opts, size_t opt_count, const char **name
     return count;
 }
 
+// Letters of nccl-tests that mean nothing here, and what to use instead.
+static const char *advice_for_letter(char letter)
+{
+    switch (letter) {
+    case 'g':
+    case 't':
+        return "a rank is one process with one device here; --np N starts N ranks";
+    case 'a':
+        return "--time avg takes the average over the ranks, --time max (the default) the slowest";
+    default:
+        return NULL;
+    }
+}
+
 static ptb_status refuse_option(const char *word)
 {
+    const char *advice = word[1] != '-' ? advice_for_letter(word[1]) : NULL;
+    if (word[1] != '-') {
+        ptb_error("there is no option '-%c'%s%s (`ptbench help run` and `ptbench help BENCH` list them)",
+                  word[1], advice ? "; " : "", advice ? advice : "");
+        return PTB_USAGE;
+    }
     enum { MAX_NAMES = 512 };
     const char *names[MAX_NAMES];
     size_t count = add_names(ptb_run_opts, PTB_RUN_OPT_COUNT, names, 0, MAX_NAMES);

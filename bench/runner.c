@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_MIN = 20, DEFAULT_MAX = 10000, BACK_TO_BACK_MIN = 20 };
+enum { DEFAULT_MIN = 20, DEFAULT_MAX = 10000, BACK_TO_BACK_MIN = 20, SIZING_SAMPLES = 3 };
 static const double short_operation_ns = 10e3; // below, a clock read and a start are no longer negligible
 static const double batch_target_ns = 100e3;   // so long a sample lasts in batches
 static const double round_target_s = 0.05;     // between two agreements
@@ -161,15 +161,16 @@ static ptb_status choose_batch(ptb_runner *runner, ptb_bench_run *run, const ptb
     if (!is_forced && single_ns >= short_operation_ns)
         return PTB_OK;
     result->mode = "back-to-back";
-    // Twice, since the first estimate holds the clock and the start.
+    // Twice, since the first estimate holds the clock and the start. The fastest of a few counts: one that
+    // was interrupted would make the batch far too short.
     for (int i = 0; i < 2; i++) {
         double batch = ceil(batch_target_ns / fmax(single_ns, 1));
         if (is_forced)
             batch = fmax(batch, BACK_TO_BACK_MIN);
         result->batch = batch < 1 ? 1 : batch > 1e6 ? (uint64_t)1e6 : (uint64_t)batch;
         ptb_sampler_begin(s, run, result->batch);
-        PTB_TRY(warm_up(runner, 2, result));
-        single_ns = median_from(s, 0);
+        PTB_TRY(warm_up(runner, SIZING_SAMPLES, result));
+        single_ns = ptb_stats_summarise(s->combined, s->count).min;
     }
     return PTB_OK;
 }

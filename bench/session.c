@@ -38,6 +38,7 @@ typedef struct {
     double planned_s;
     char **done; // keys that need not be measured any more, on all ranks
     size_t done_count, done_room;
+    size_t kept; // of the keys above, those that an earlier session of this run has stored
     size_t measured, wrong, failed, skipped; // cases of this session
     bool has_warned_of_faults;
     ptb_status worst; // of cases that are wrong or failed: the run goes on, the exit code remembers
@@ -78,7 +79,24 @@ static ptb_status add_done(session *s, const char *key)
 
 // ---- what rank 0 says
 
-// "12.3 us +-1.2 %, 8.21 GB/s": the time and the first value of which more is better.
+static const char *plural(size_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
+// "busbw 8.21 GB/s", "589 tokens/s": three significant digits, and the name where the unit does not say it.
+static void describe_metric(const ptb_metric *m, char *out, size_t size)
+{
+    ptb_text text = PTB_TEXT_INIT;
+    if (strncmp(m->name, m->unit, strcspn(m->unit, "/")) != 0)
+        ptb_text_printf(&text, "%s ", m->name);
+    int decimals = m->value > 0 ? 2 - (int)floor(log10(m->value * 1.0005)) : 0;
+    ptb_text_append_number(&text, m->value, decimals < 0 ? 0 : decimals);
+    snprintf(out, size, ", %s %s", ptb_text_string(&text), m->unit);
+    ptb_text_release(&text);
+}
+
+// "12.3 us +-1.2 %, busbw 8.21 GB/s": the time and the first value of which more is better.
 static void describe_outcome(const ptb_case_result *result, char *out, size_t size)
 {
     static const char *const words[] = {"", "WRONG", "skipped", "FAILED"};
@@ -92,13 +110,13 @@ static void describe_outcome(const ptb_case_result *result, char *out, size_t si
         const ptb_metric *m = &result->metrics.items[i];
         bool is_bus = strcmp(m->name, "busbw") == 0;
         if (m->better == PTB_HIGHER_IS_BETTER && isfinite(m->value) && (is_bus || !*better))
-            snprintf(better, sizeof better, ", %s %.4g %s", m->name, m->value, m->unit);
+            describe_metric(m, better, sizeof better);
     }
     double ci = ptb_stats_relative_ci(&result->time_ns);
     if (isfinite(ci))
-        snprintf(out, size, "%s +-%.1f%%%s", time, 100 * ci, better);
+        snprintf(out, size, "%s +-%.*f%%%s", time, ci < 0.0995 ? 1 : 0, 100 * ci, better);
     else
-        snprintf(out, size, "%s (%zu samples)%s", time, result->count, better);
+        snprintf(out, size, "%s (%zu sample%s)%s", time, result->count, plural(result->count), better);
 }
 
 // Whether memory that is touched for the first time inside the timed call is a large part of its time.
@@ -159,7 +177,28 @@ static void complete_case(const ptb_part *part, const ptb_world *active, ptb_cas
     ptb_case_key(part->bench->plugin.name, c, key);
 }
 
-// On the progress line a case is named by what is not the benchmark's default; the store has the whole key.
+// Whether a parameter tells the case apart on the progress line: what a benchmark sets besides its options
+// does not (the store has the whole key).
+static bool is_telling(const ptb_opt_set *set, const ptb_case *c, const ptb_param *p)
+{
+    static const char *const always[] = {"bytes", "ranks", "mode", "time"};
+    for (size_t i = 0; i < sizeof always / sizeof *always; i++)
+        if (strcmp(p->name, always[i]) == 0)
+            return true;
+    if (strcmp(p->name, "count") == 0)
+        return !ptb_params_get(&c->params, "bytes");
+    const ptb_opt *opt = ptb_opts_find(set, p->name);
+    if (!opt)
+        return false;
+    if (opt->def)
+        return strcmp(opt->def, p->value) != 0;
+    // Without a default: whatever stands for "not given" is not worth a word.
+    if (opt->type != PTB_OPT_STRING && opt->type != PTB_OPT_CHOICE)
+        return true;
+    const char *given = *(char *const *)((const char *)set->config + opt->offset);
+    return given && *given;
+}
+
 static void show_case(session *s, const ptb_part *part, const ptb_case *c, double estimate_s)
 {
     ptb_text label = PTB_TEXT_INIT;
@@ -167,11 +206,13 @@ static void show_case(session *s, const ptb_part *part, const ptb_case *c, doubl
     ptb_text_append(&label, part->bench->plugin.name);
     for (size_t i = 0; i < c->params.count; i++) {
         const ptb_param *p = &c->params.items[i];
-        const ptb_opt *opt = ptb_opts_find(&set, p->name);
-        bool is_default = opt && opt->def && strcmp(opt->def, p->value) == 0;
-        bool is_said_twice = strcmp(p->name, "count") == 0 && ptb_params_get(&c->params, "bytes");
-        if (!is_default && !is_said_twice)
-            ptb_text_printf(&label, " %s=%s", p->name, p->value);
+        char size[32];
+        if (!is_telling(&set, c, p))
+            continue;
+        bool is_size = strcmp(p->name, "bytes") == 0;
+        if (is_size)
+            ptb_text_format_size(c->bytes, size, sizeof size);
+        ptb_text_printf(&label, " %s=%s", p->name, is_size ? size : p->value);
     }
     ptb_progress_begin(&s->progress, ptb_text_string(&label), estimate_s);
     ptb_text_release(&label);
@@ -465,8 +506,12 @@ static void summarise_on_root(const session *s, ptb_status status)
     const char *db = spill ? spill : s->plan->run.db ? s->plan->run.db : "", *option = *db ? " --db " : "";
     if (s->plan->run.repeat > 1)
         ptb_info("repetition %d of %lld:", s->store.repetition_index + 1, (long long)s->plan->run.repeat);
-    ptb_info("%zu cases measured (%zu wrong), %zu skipped, %zu failed; run %.8s in %s", s->measured, s->wrong,
-             s->skipped, s->failed, uuid, spill ? spill : s->store.database);
+    char kept[48] = "";
+    if (s->kept)
+        snprintf(kept, sizeof kept, ", %zu kept from before", s->kept);
+    ptb_info("%zu case%s measured (%zu wrong), %zu skipped, %zu failed%s; run %.8s in %s", s->measured,
+             plural(s->measured), s->wrong, s->skipped, s->failed, kept, uuid,
+             spill ? spill : s->store.database);
     if (status == PTB_INTERRUPTED || status == PTB_LOST)
         ptb_info("stopped before the end. To run only what is missing: ptbench run --resume %.8s%s%s", uuid,
                  option, db);
@@ -484,7 +529,7 @@ static ptb_status run_stored(session *s)
     s->done = NULL;
     s->done_room = 0;
     PTB_TRY(ptb_session_done_keys(&s->store, s->origin, s->world, &s->done, &s->done_count));
-    s->done_room = s->done_count;
+    s->done_room = s->kept = s->done_count;
     if (s->done_count)
         PTB_TRY(count_cases(s, true));
     ptb_progress_init(&s->progress, s->plan->run.quiet, s->origin->terminal, s->origin->columns);
@@ -515,8 +560,13 @@ static ptb_status print_plan(session *s)
     char total[32];
     ptb_progress_format_s(s->planned_s, total, sizeof total);
     if (is_root(s)) {
-        printf("%zu cases, about %s for each of %lld repetitions, on %d ranks on %d hosts\n", s->cases, total,
-               (long long)s->plan->run.repeat, s->world->size, s->world->hosts);
+        char repeated[64] = "";
+        if (s->plan->run.repeat > 1)
+            snprintf(repeated, sizeof repeated, " for each of %lld repetitions",
+                     (long long)s->plan->run.repeat);
+        printf("%zu case%s, about %s%s, on %d rank%s on %d host%s\n", s->cases, plural(s->cases), total,
+               repeated, s->world->size, plural((size_t)s->world->size), s->world->hosts,
+               plural((size_t)s->world->hosts));
         fflush(stdout);
     }
     return PTB_OK;

@@ -45,13 +45,32 @@ static void join_json(char **items, int count, ptb_text *out)
     ptb_text_append(out, "]");
 }
 
+// What all ranks of this host together may use; each one's own is its placement.
+static ptb_status merge_masks(ptb_world *world, ptb_topology *host)
+{
+    ptb_cpu_mask mine, together = {{0}};
+    ptb_cpu_mask *all = malloc((size_t)world->size * sizeof *all);
+    PTB_TRY(ptb_world_agree(world, all ? PTB_OK : PTB_NO_MEMORY));
+    ptb_topology_mask(&mine);
+    ptb_status status = ptb_world_all_gather(world, &mine, sizeof mine, all);
+    for (int r = 0; status == PTB_OK && r < world->size; r++)
+        for (size_t i = 0; world->host_of[r] == world->host && i < sizeof mine.bytes; i++)
+            together.bytes[i] |= all[r].bytes[i];
+    free(all);
+    if (status == PTB_OK)
+        ptb_topology_allow(host, &together);
+    return status;
+}
+
 // One topology a host, in order of hosts, which is the order of their first ranks; one placement a rank.
 static ptb_status gather_places(ptb_world *world, const ptb_topology *topology, conditions *c)
 {
     ptb_text topology_json = PTB_TEXT_INIT, place = PTB_TEXT_INIT;
     char **hosts = NULL, **places = NULL;
+    ptb_topology host = *topology;
+    PTB_TRY(merge_masks(world, &host));
     if (world->local_rank == 0)
-        ptb_topology_json(topology, &topology_json);
+        ptb_topology_json(&host, &topology_json);
     ptb_text_append(&place, "{\"host\": ");
     ptb_text_append_json(&place, topology->hostname);
     ptb_text_append(&place, ", \"cpus\": ");

@@ -2,6 +2,7 @@
 #include "bench/suite.h"
 
 #include "core/log.h"
+#include "core/registry.h"
 
 #include <errno.h>
 #include <ini.h>
@@ -180,7 +181,7 @@ static int handle(void *user, const char *section, const char *key, const char *
     if (r->status != PTB_OK)
         return 0;
     if (!*section) {
-        complain(r, "'%s' stands before the first section; begin with [suite]", key);
+        complain(r, "'%s' stands before the first section; begin with a section, such as [suite]", key);
     } else if (strcmp(section, "suite") == 0) {
         set_suite_key(r, key, value);
     } else {
@@ -197,19 +198,34 @@ static int handle(void *user, const char *section, const char *key, const char *
     return r->status == PTB_OK;
 }
 
+// "a/mine.ini": "mine"
+static char *name_of_file(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    size_t length = strlen(base);
+    if (length > 4 && strcmp(base + length - 4, ".ini") == 0)
+        length -= 4;
+    return strndup(base, length);
+}
+
 static ptb_status check_complete(ptb_suite *suite)
 {
-    if (!suite->name || !suite->part_count) {
-        ptb_error("suite %s: %s", suite->file,
-                  suite->name ? "there is no part; add a section [NAME] with bench = ..."
-                              : "there is no [suite] section with name = ...");
+    if (!suite->part_count) {
+        ptb_error("suite %s: there is no part; add a section [BENCH], or [NAME] with bench = ...",
+                  suite->file);
         return PTB_USAGE;
     }
+    if (!suite->name)
+        suite->name = name_of_file(suite->file);
     for (size_t i = 0; i < suite->part_count; i++) {
         ptb_suite_part *part = &suite->parts[i];
+        if (!part->bench && ptb_registry_find(PTB_KIND_BENCH, part->name)) {
+            part->bench = strdup(part->name);
+            part->bench_line = part->line;
+        }
         if (!part->bench) {
-            ptb_error("suite %s, line %d: [%s] does not say bench = ...", suite->file, part->line,
-                      part->name);
+            ptb_error("suite %s, line %d: [%s] is no benchmark and does not say bench = ...", suite->file,
+                      part->line, part->name);
             return PTB_USAGE;
         }
         if (!part->requires)

@@ -59,6 +59,10 @@ ptb_status ptb_opts_parse(const ptb_opt_set *sets, size_t set_count, int argc, c
                           const char **words, size_t max_words, size_t *word_count);
 // The value of field i as canonical text, as it would be typed. Appends to `out`.
 void ptb_opts_render(const ptb_opt_set *set, size_t i, ptb_text *out);
+// What stands for the value in help, such as "N"; NULL for a yes or no.
+const char *ptb_opt_metavar(const ptb_opt *opt);
+// Appends what the option means: its help, choices, range and default.
+void ptb_opt_describe(const ptb_opt *opt, ptb_text *out);
 // Appends help, one option a paragraph, wrapped at `width` columns.
 void ptb_opts_help(const ptb_opt_set *set, int width, ptb_text *out);
 // Deep copy of the config behind `set` into `copy` (same struct type).

@@ -6,7 +6,7 @@
 
 enum { HELP_COLUMN = 26 };
 
-static const char *metavar_of(const ptb_opt *opt)
+const char *ptb_opt_metavar(const ptb_opt *opt)
 {
     if (opt->metavar)
         return opt->metavar;
@@ -53,6 +53,19 @@ static void append_wrapped(ptb_text *out, const char *text, int column, int inde
     ptb_text_append(out, "\n");
 }
 
+// A bound of a range as the option's values are written.
+static void append_bound(const ptb_opt *opt, double bound, ptb_text *out)
+{
+    char size[32];
+    if (opt->type == PTB_OPT_SIZE && bound >= 0) {
+        ptb_text_format_size((uint64_t)bound, size, sizeof size);
+        ptb_text_append(out, size);
+        return;
+    }
+    ptb_text_append_number(out, opt->type == PTB_OPT_PERCENT ? 100 * bound : bound, -1);
+    ptb_text_append(out, opt->type == PTB_OPT_PERCENT ? "%" : opt->type == PTB_OPT_SECONDS ? "s" : "");
+}
+
 static void append_details(const ptb_opt *opt, ptb_text *line)
 {
     if (opt->choices) {
@@ -63,13 +76,21 @@ static void append_details(const ptb_opt *opt, ptb_text *line)
     }
     if (opt->min != 0 || opt->max != 0) {
         ptb_text_append(line, " From ");
-        ptb_text_append_number(line, opt->min, -1);
+        append_bound(opt, opt->min, line);
         ptb_text_append(line, " to ");
-        ptb_text_append_number(line, opt->max, -1);
+        append_bound(opt, opt->max, line);
         ptb_text_append(line, ".");
     }
     if (opt->def && *opt->def)
         ptb_text_printf(line, " Default: %s.", opt->def);
+}
+
+void ptb_opt_describe(const ptb_opt *opt, ptb_text *out)
+{
+    ptb_text_append(out, opt->help);
+    if (out->length && out->data[out->length - 1] != '.')
+        ptb_text_append(out, ".");
+    append_details(opt, out);
 }
 
 void ptb_opts_help(const ptb_opt_set *set, int width, ptb_text *out)
@@ -77,17 +98,13 @@ void ptb_opts_help(const ptb_opt_set *set, int width, ptb_text *out)
     for (size_t i = 0; i < set->count; i++) {
         const ptb_opt *opt = &set->opts[i];
         char letter[8] = "    ", head[96];
-        const char *metavar = metavar_of(opt);
+        const char *metavar = ptb_opt_metavar(opt);
         if (opt->letter)
             snprintf(letter, sizeof letter, "-%c, ", opt->letter);
         snprintf(head, sizeof head, "  %s--%s%s%s", letter, opt->name, metavar ? " " : "",
                  metavar ? metavar : "");
         ptb_text line = PTB_TEXT_INIT;
-        ptb_text_append(&line, opt->help);
-        size_t length = line.length;
-        if (length && line.data[length - 1] != '.')
-            ptb_text_append(&line, ".");
-        append_details(opt, &line);
+        ptb_opt_describe(opt, &line);
         ptb_text_printf(out, "%-*s", HELP_COLUMN, head);
         if (strlen(head) >= HELP_COLUMN)
             ptb_text_printf(out, "\n%*s", HELP_COLUMN, "");

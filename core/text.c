@@ -130,6 +130,15 @@ static int edit_distance(const char *a, const char *b)
     return row[b_length];
 }
 
+// What was begun or continued is nearer than what merely has few other letters: "out" means "output".
+static int distance(const char *word, const char *name)
+{
+    size_t w = strlen(word), n = strlen(name), shared = w < n ? w : n;
+    if (shared >= 2 && w != n && strncmp(word, name, shared) == 0)
+        return 1;
+    return edit_distance(word, name);
+}
+
 void ptb_text_nearest(const char *word, const char *const *names, size_t count, char *out, size_t out_size)
 {
     enum { SHOW_ALL = 6, SHOW = 3 };
@@ -141,7 +150,7 @@ void ptb_text_nearest(const char *word, const char *const *names, size_t count, 
         int best = 1 << 20;
         size_t best_index = 0;
         for (size_t i = 0; i < count; i++) {
-            int d = edit_distance(word, names[i]);
+            int d = distance(word, names[i]);
             bool is_later = d > last_distance || (d == last_distance && i > last_index);
             if (is_later && d < best) {
                 best = d;

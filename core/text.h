@@ -48,8 +48,8 @@ void ptb_text_append_number(ptb_text *text, double value, int decimals);
 // Pieces beyond `max` are left out.
 size_t ptb_text_split(const char *string, char separator, char **storage, const char **out, size_t max);
 
-// Writes up to three names closest to `word` by edit distance: "'ring', 'tree'"; all names when there are at
-// most six.
+// Writes up to three names closest to `word` by edit distance (a beginning counts as distance 1): "'ring',
+// 'tree'"; all names when there are at most six.
 void ptb_text_nearest(const char *word, const char *const *names, size_t count, char *out, size_t out_size);
 
 // Appends a JSON string literal (quotes and escapes included).

@@ -119,14 +119,8 @@ int ptb_topology_allowed_cpus(void)
 }
 
 // "0-3,8": the mask as a list; a list that does not fit ends in "...".
-static void read_binding(char *out, size_t out_size)
+static void list_cpus(const cpu_set_t *set, size_t size, char *out, size_t out_size)
 {
-    size_t size;
-    cpu_set_t *set = allowed_set(&size);
-    if (!set) {
-        copy_text(out, out_size, UNKNOWN);
-        return;
-    }
     ptb_text text = PTB_TEXT_INIT;
     int last = (int)(size * 8) - 1;
     for (int cpu = 0; cpu <= last; cpu++) {
@@ -142,6 +136,47 @@ static void read_binding(char *out, size_t out_size)
     if (text.length >= out_size)
         memcpy(out + out_size - 4, "...", 4);
     ptb_text_release(&text);
+}
+
+static void read_binding(char *out, size_t out_size)
+{
+    size_t size;
+    cpu_set_t *set = allowed_set(&size);
+    copy_text(out, out_size, UNKNOWN);
+    if (!set)
+        return;
+    list_cpus(set, size, out, out_size);
+    CPU_FREE(set);
+}
+
+void ptb_topology_mask(ptb_cpu_mask *mask)
+{
+    size_t size;
+    cpu_set_t *set = allowed_set(&size);
+    *mask = (ptb_cpu_mask){{0}};
+    if (!set)
+        return;
+    for (size_t cpu = 0; cpu < size * 8 && cpu < sizeof mask->bytes * 8; cpu++)
+        if (CPU_ISSET_S(cpu, size, set))
+            mask->bytes[cpu / 8] |= (unsigned char)(1u << cpu % 8);
+    CPU_FREE(set);
+}
+
+void ptb_topology_allow(ptb_topology *topology, const ptb_cpu_mask *mask)
+{
+    size_t size = CPU_ALLOC_SIZE(sizeof mask->bytes * 8);
+    cpu_set_t *set = CPU_ALLOC(sizeof mask->bytes * 8);
+    if (!set)
+        return;
+    CPU_ZERO_S(size, set);
+    for (size_t cpu = 0; cpu < sizeof mask->bytes * 8; cpu++)
+        if (mask->bytes[cpu / 8] >> cpu % 8 & 1)
+            CPU_SET_S(cpu, size, set);
+    int count = CPU_COUNT_S(size, set);
+    if (count > 0) {
+        topology->allowed_cpus = count;
+        list_cpus(set, size, topology->binding, sizeof topology->binding);
+    }
     CPU_FREE(set);
 }
 

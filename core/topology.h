@@ -26,11 +26,21 @@ typedef struct {
     uint64_t fingerprint; // hash of cpu model, cores, caches, kernel major.minor, memory
 } ptb_topology;
 
+// A set of processors, CPU i in bit i % 8 of byte i / 8; more than any Linux build has.
+typedef struct {
+    unsigned char bytes[1024];
+} ptb_cpu_mask;
+
 ptb_status ptb_topology_read(ptb_topology *topology);
 // Only the field cgroup_cpus, without looking at the rest of the machine.
 int ptb_topology_cgroup_cpus(void);
 // JSON object with the fields above; the fingerprint is 16 hexadecimal digits.
 void ptb_topology_json(const ptb_topology *topology, ptb_text *out);
+// The affinity mask of this thread; empty when the kernel does not tell.
+void ptb_topology_mask(ptb_cpu_mask *mask);
+// allowed_cpus and binding become those of `mask`, such as the union over all ranks of a host; an empty one
+// changes nothing.
+void ptb_topology_allow(ptb_topology *topology, const ptb_cpu_mask *mask);
 // Two of the fields alone, without reading all the rest.
 void ptb_topology_cpu_model(char *out, size_t out_size); // "unknown" when the kernel does not say
 int ptb_topology_allowed_cpus(void);                     // at least 1

@@ -68,7 +68,7 @@ END
 try 0 "$PTBENCH" run mine.ini --np 2 --db suite.db
 has err "needs gpu; this build has no GPU back-end"
 has err "needs hosts>=2; this run has 1"
-has err "1 cases measured (0 wrong), 2 skipped, 0 failed"
+has err "1 case measured (0 wrong), 2 skipped, 0 failed"
 "$PTBENCH" export --db suite.db -f csv >cases.csv
 [ "$(grep -c ',skipped,' cases.csv)" = 2 ] || fail "the skipped parts are not stored"
 
@@ -94,7 +94,7 @@ awk 'NR == 2 { exit !($4 == "complete" && $6 == 2 && $7 == 4) }' out || { fail "
 
 # More ranks than cores.
 try 0 "$PTBENCH" run all_reduce --np 5 --comm host --bytes 8 -n 3 -w 1 --place out --db many.db
-has err "1 cases measured"
+has err "1 case measured"
 
 # What is wrong with a request is said once, by exit code 2, and nothing is stored.
 refused() { # MESSAGE ARGUMENT...

@@ -24,7 +24,8 @@ struct ptb_bench_run {
     double spin_ns;
     ptb_status prepared, iterated; // what the calls return
     bool is_wrong;
-    atomic_bool *stop; // raised by the call number stop_at
+    long stall_from, stall_to; // calls that something else interrupts for 2 ms
+    atomic_bool *stop;         // raised by the call number stop_at
     long stop_at;
     long iterations, calls, resets, verified, finished;
     long iterations_at_verify;
@@ -50,6 +51,9 @@ static ptb_status fake_iterate(ptb_bench_run *run, uint64_t n)
     run->calls++;
     if (run->stop && run->calls == run->stop_at)
         atomic_store(run->stop, true);
+    if (run->calls >= run->stall_from && run->calls < run->stall_to)
+        for (int64_t end = ptb_clock_ns() + 2000000; ptb_clock_ns() < end;)
+            ;
     // Lengths that differ, so that the interval of the median never shrinks to nothing.
     double spin_ns = run->spin_ns * (1 + 0.1 * (double)(run->calls % 7));
     int64_t end_ns = ptb_clock_ns() + (int64_t)(spin_ns * (double)n);
@@ -347,6 +351,24 @@ static void test_short_operations_in_batches(void **state)
     end(s);
 }
 
+// What interrupts the calls by which the batch is sized must not make it short: of each pass one call is left
+// alone.
+static void test_batch_size_withstands_interruptions(void **state)
+{
+    (void)state;
+    scene *s = make_scene();
+    set_option(s, "warmup", "3");
+    set_option(s, "iters", "10");
+    for (int r = 0; r < RANKS; r++) {
+        s->run[r].stall_from = 5; // 3 single ones, then passes of 3: calls 4 to 6 and 7 to 9
+        s->run[r].stall_to = 9;
+    }
+    play(s);
+    assert_string_equal(s->result[0].mode, "back-to-back");
+    assert_true(s->result[0].batch > 50); // 100 us of empty operations
+    end(s);
+}
+
 static void test_fixed_batch_is_never_batched(void **state)
 {
     (void)state;
@@ -446,6 +468,7 @@ int main(void)
         cmocka_unit_test(test_known_skip),
         cmocka_unit_test(test_failure_is_agreed),
         cmocka_unit_test(test_short_operations_in_batches),
+        cmocka_unit_test(test_batch_size_withstands_interruptions),
         cmocka_unit_test(test_fixed_batch_is_never_batched),
         cmocka_unit_test(test_maximum_over_ranks),
         cmocka_unit_test(test_average_over_ranks),

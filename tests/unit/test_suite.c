@@ -74,6 +74,19 @@ static void test_parse(void **state)
     ptb_suite_free(suite);
 }
 
+// The short form: the file names the suite, the section the benchmark.
+static void test_short_form(void **state)
+{
+    (void)state;
+    ptb_suite *suite;
+    assert_int_equal(ptb_suite_parse("some/where/my.ini", "[all_reduce]\niters = 3\n", &suite), PTB_OK);
+    assert_string_equal(suite->name, "my");
+    assert_string_equal(suite->summary, "");
+    assert_string_equal(suite->parts[0].bench, "all_reduce");
+    assert_string_equal(suite->parts[0].pairs[0].value, "3");
+    ptb_suite_free(suite);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -81,8 +94,9 @@ static void test_refusals(void **state)
     check_refused("[suite]\nname = x\nsumary = y\n",
                   "line 3: [suite] has no key 'sumary'; did you mean 'summary'");
     check_refused("[suite]\nname = x\n", "there is no part");
-    check_refused("[a]\nbench = step\n", "there is no [suite] section");
-    check_refused("[suite]\nname = x\n[a]\niters = 3\n", "line 4: [a] does not say bench");
+    check_refused("; nothing\n", "there is no part");
+    check_refused("[suite]\nname = x\n[a]\niters = 3\n",
+                  "line 4: [a] is no benchmark and does not say bench");
     check_refused("[suite]\nname = x\n[a]\nbench = step\niters = 3\niters = 4\n",
                   "line 6: [a]: 'iters' is given twice");
     check_refused("[suite]\nname = x\n[a]\nbench = step\nrequires = rank>=2\n", "requires = 'rank>=2'");
@@ -252,6 +266,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parse),
+        cmocka_unit_test(test_short_form),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_requires),
         cmocka_unit_test(test_builtin_suites_make_plans),

@@ -128,6 +128,9 @@ static void test_json_and_nearest(void **state)
     char near[128];
     ptb_text_nearest("allreduce", names, 7, near, sizeof near);
     assert_true(strncmp(near, "'all_reduce'", 12) == 0);
+    const char *const options[] = {"db", "width", "cut", "case", "op", "samples", "output", "format"};
+    ptb_text_nearest("out", options, 8, near, sizeof near); // not what merely is as short
+    assert_true(strncmp(near, "'cut', 'output'", 15) == 0);
     ptb_text_nearest("x", names, 0, near, sizeof near);
     assert_string_equal(near, "(there are none)");
 }

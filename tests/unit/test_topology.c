@@ -77,6 +77,25 @@ static void test_binding(void **state)
     assert_int_equal(CPU_COUNT(&before), topology.allowed_cpus);
 }
 
+// Two ranks, each bound to processors of its own: the host's topology has both.
+static void test_allow(void **state)
+{
+    (void)state;
+    ptb_topology host = topology;
+    ptb_cpu_mask mask;
+    ptb_topology_mask(&mask);
+    ptb_topology_allow(&host, &mask);
+    assert_memory_equal(&host, &topology, sizeof host);
+    mask = (ptb_cpu_mask){{0}};
+    ptb_topology_allow(&host, &mask);
+    assert_string_equal(host.binding, topology.binding); // nothing is known: nothing changes
+    mask.bytes[0] = 0x0D;
+    mask.bytes[1023] = 0x80;
+    ptb_topology_allow(&host, &mask);
+    assert_int_equal(host.allowed_cpus, 4);
+    assert_string_equal(host.binding, "0,2-3,8191");
+}
+
 static void test_cpu_model(void **state)
 {
     (void)state;
@@ -118,7 +137,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plausible), cmocka_unit_test(test_same_twice), cmocka_unit_test(test_binding),
-        cmocka_unit_test(test_cpu_model), cmocka_unit_test(test_json),
+        cmocka_unit_test(test_cpu_model), cmocka_unit_test(test_allow),      cmocka_unit_test(test_json),
     };
     return cmocka_run_group_tests(tests, read_topology, NULL);
 }
