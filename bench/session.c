@@ -2,6 +2,7 @@
 // that all ranks stay in step whatever happens on one of them.
 #include "bench/session.h"
 
+#include "bench/case_text.h"
 #include "bench/command.h"
 #include "bench/export_file.h"
 #include "bench/job_status.h"
@@ -84,41 +85,6 @@ static const char *plural(size_t count)
     return count == 1 ? "" : "s";
 }
 
-// "busbw 8.21 GB/s", "589 tokens/s": three significant digits, and the name where the unit does not say it.
-static void describe_metric(const ptb_metric *m, char *out, size_t size)
-{
-    ptb_text text = PTB_TEXT_INIT;
-    if (strncmp(m->name, m->unit, strcspn(m->unit, "/")) != 0)
-        ptb_text_printf(&text, "%s ", m->name);
-    int decimals = m->value > 0 ? 2 - (int)floor(log10(m->value * 1.0005)) : 0;
-    ptb_text_append_number(&text, m->value, decimals < 0 ? 0 : decimals);
-    snprintf(out, size, ", %s %s", ptb_text_string(&text), m->unit);
-    ptb_text_release(&text);
-}
-
-// "12.3 us +-1.2 %, busbw 8.21 GB/s": the time and the first value of which more is better.
-static void describe_outcome(const ptb_case_result *result, char *out, size_t size)
-{
-    static const char *const words[] = {"", "WRONG", "skipped", "FAILED"};
-    if (result->state != PTB_CASE_OK) {
-        snprintf(out, size, "%s: %s", words[result->state], result->reason);
-        return;
-    }
-    char time[32], better[64] = "";
-    ptb_text_format_ns(result->time_ns.median, time, sizeof time);
-    for (size_t i = 0; i < result->metrics.count; i++) {
-        const ptb_metric *m = &result->metrics.items[i];
-        bool is_bus = strcmp(m->name, "busbw") == 0;
-        if (m->better == PTB_HIGHER_IS_BETTER && isfinite(m->value) && (is_bus || !*better))
-            describe_metric(m, better, sizeof better);
-    }
-    double ci = ptb_stats_relative_ci(&result->time_ns);
-    if (isfinite(ci))
-        snprintf(out, size, "%s +-%.*f%%%s", time, ci < 0.0995 ? 1 : 0, 100 * ci, better);
-    else
-        snprintf(out, size, "%s (%zu sample%s)%s", time, result->count, plural(result->count), better);
-}
-
 // Whether memory that is touched for the first time inside the timed call is a large part of its time.
 static bool faults_spoil(const ptb_case *c, const ptb_case_result *result)
 {
@@ -143,7 +109,7 @@ static void report_case(session *s, const ptb_case *c, const ptb_case_result *re
 {
     char outcome[PTB_REASON_BYTES + 64];
     bool is_bad = result->state == PTB_CASE_WRONG || result->state == PTB_CASE_FAILED;
-    describe_outcome(result, outcome, sizeof outcome);
+    ptb_case_outcome(result, outcome, sizeof outcome);
     ptb_progress_end(&s->progress, outcome, is_bad, result->elapsed_s);
     if (is_bad)
         ptb_error("%s %s: %s", key, result->state == PTB_CASE_WRONG ? "gave a wrong result" : "failed",
@@ -177,43 +143,10 @@ static void complete_case(const ptb_part *part, const ptb_world *active, ptb_cas
     ptb_case_key(part->bench->plugin.name, c, key);
 }
 
-// Whether a parameter tells the case apart on the progress line: what a benchmark sets besides its options
-// does not (the store has the whole key).
-static bool is_telling(const ptb_opt_set *set, const ptb_case *c, const ptb_param *p)
-{
-    static const char *const always[] = {"bytes", "ranks", "mode", "time"};
-    for (size_t i = 0; i < sizeof always / sizeof *always; i++)
-        if (strcmp(p->name, always[i]) == 0)
-            return true;
-    if (strcmp(p->name, "count") == 0)
-        return !ptb_params_get(&c->params, "bytes");
-    const ptb_opt *opt = ptb_opts_find(set, p->name);
-    if (!opt)
-        return false;
-    if (opt->def)
-        return strcmp(opt->def, p->value) != 0;
-    // Without a default: whatever stands for "not given" is not worth a word.
-    if (opt->type != PTB_OPT_STRING && opt->type != PTB_OPT_CHOICE)
-        return true;
-    const char *given = *(char *const *)((const char *)set->config + opt->offset);
-    return given && *given;
-}
-
 static void show_case(session *s, const ptb_part *part, const ptb_case *c, double estimate_s)
 {
     ptb_text label = PTB_TEXT_INIT;
-    ptb_opt_set set = ptb_part_bench_set(part);
-    ptb_text_append(&label, part->bench->plugin.name);
-    for (size_t i = 0; i < c->params.count; i++) {
-        const ptb_param *p = &c->params.items[i];
-        char size[32];
-        if (!is_telling(&set, c, p))
-            continue;
-        bool is_size = strcmp(p->name, "bytes") == 0;
-        if (is_size)
-            ptb_text_format_size(c->bytes, size, sizeof size);
-        ptb_text_printf(&label, " %s=%s", p->name, is_size ? size : p->value);
-    }
+    ptb_case_label(part, c, &label);
     ptb_progress_begin(&s->progress, ptb_text_string(&label), estimate_s);
     ptb_text_release(&label);
 }

@@ -1,7 +1,7 @@
 // Suites: INI files that name what to run. A [suite] section gives name (else that of the file) and summary;
-// every further section is one part: `bench` (else the section's name), options of the benchmark or of the measurement as key = value, and `requires`,
-// conditions without which the part is skipped by name. Suites in bench/suites are built in; to add one, add
-// a file there.
+// every further section is one part: `bench` (else the section's name), options of the benchmark or of the
+// measurement as key = value, and `requires`, conditions without which the part is skipped by name. Suites in
+// bench/suites are built in; to add one, add a file there.
 #ifndef PTB_BENCH_SUITE_H
 #define PTB_BENCH_SUITE_H
 
