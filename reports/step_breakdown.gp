@@ -4,7 +4,8 @@ set yrange [N + 0.6 : 0.4]
 set ytics ()
 do for [i = 1:N] { set ytics add (NAMES[i] i) }
 SUMS = PARTS + 2
-set xrange [0 : (YMAX > SUMMAX ? YMAX : SUMMAX) * 1.05]
+XMOST = YMAX > SUMMAX ? YMAX : SUMMAX
+set xrange [0 : XMOST > 0 ? XMOST * 1.05 : 1]
 set style fill solid 0.9 border rgb '#ffffff'
 plot for [p = 1:PARTS] DATA using (0):1:(column(p + 1)):(column(p + 2)):($1 - 0.33):($1 + 0.33) \
         with boxxyerror linecolor rgb COLOURS[(p - 1) % 7 + 1] title PART[p], \

@@ -194,8 +194,8 @@ static inline void data_add_sweep(const data_run *run, data_coll c, double start
 
 enum { DATA_STEPS = 100, DATA_MS = 1000000 };
 
-static inline void data_add_step(const data_run *run, const char *strategy, int batch, double compute_ms,
-                                 double exposed_ms)
+static inline void data_add_steps(const data_run *run, const char *strategy, int batch, double compute_ms,
+                                  double exposed_ms, size_t steps)
 {
     ptb_params params = {0};
     const char *const named[][2] = {{"strategy", strategy}, {"comm", "host"},    {"layers", "6"},
@@ -205,16 +205,16 @@ static inline void data_add_step(const data_run *run, const char *strategy, int 
         ptb_params_set(&params, named[i][0], "%s", named[i][1]);
     ptb_params_set(&params, "batch", "%d", batch);
     ptb_params_set(&params, "ranks", "%d", run->ranks);
-    double samples[DATA_STEPS], loss[DATA_STEPS];
+    double samples[DATA_STEPS], loss[DATA_STEPS]; // `steps` of them, at most all
     double ms = compute_ms + exposed_ms;
-    for (int i = 0; i < DATA_STEPS; i++) {
+    for (int i = 0; i < (int)steps; i++) {
         samples[i] = ms * DATA_MS * (1 + 0.02 * data_jitter((uint64_t)i, (uint64_t)run->ranks));
         loss[i] = 1.9 + 3.65 * exp(-i / 22.0) + 0.03 * data_jitter((uint64_t)i, 7);
     }
-    ptb_summary summary = ptb_stats_summarise(samples, DATA_STEPS);
+    ptb_summary summary = ptb_stats_summarise(samples, steps);
     ptb_rank_record ranks[8] = {{0}};
     for (int r = 0; r < run->ranks && r < 8; r++)
-        ranks[r] = (ptb_rank_record){.samples_ns = samples, .count = DATA_STEPS};
+        ranks[r] = (ptb_rank_record){.samples_ns = samples, .count = steps};
     ptb_metrics m = {0};
     double tokens = batch * 256.0 / (summary.median / 1e9);
     ptb_metrics_add(&m, "tokens_per_s", tokens, "1/s", PTB_HIGHER_IS_BETTER,
@@ -238,9 +238,9 @@ static inline void data_add_step(const data_run *run, const char *strategy, int 
                     "slowest rank - mean of ranks");
     ptb_metrics_add(&m, "overlap", run->ranks > 1 ? 62.5 : NAN, "%", PTB_HIGHER_IS_BETTER, "|C and K| / |C|");
     ptb_metrics_add(&m, "loss_first", loss[0], "nats", PTB_NEUTRAL, "mean cross entropy a token");
-    ptb_metrics_add(&m, "loss_last", loss[DATA_STEPS - 1], "nats", PTB_LOWER_IS_BETTER,
+    ptb_metrics_add(&m, "loss_last", loss[steps - 1], "nats", PTB_LOWER_IS_BETTER,
                     "mean cross entropy a token");
-    const ptb_series series = {.name = "loss", .unit = "nats", .values = loss, .count = DATA_STEPS};
+    const ptb_series series = {.name = "loss", .unit = "nats", .values = loss, .count = steps};
     ptb_case named_case = {.params = params};
     char key[PTB_KEY_BYTES];
     ptb_case_key("step", &named_case, key);
@@ -260,13 +260,19 @@ static inline void data_add_step(const data_run *run, const char *strategy, int 
         .elapsed_s = 20,
         .time_ns = summary,
         .combined_ns = samples,
-        .combined_count = DATA_STEPS,
+        .combined_count = steps,
         .rank = ranks,
         .metrics = &m,
         .series = &series,
         .series_count = 1,
     };
     data_must(ptb_store_add_case(run->store, run->repetition, &record), "add step");
+}
+
+static inline void data_add_step(const data_run *run, const char *strategy, int batch, double compute_ms,
+                                 double exposed_ms)
+{
+    data_add_steps(run, strategy, batch, compute_ms, exposed_ms, DATA_STEPS);
 }
 
 // The collectives of a `quick` run that went well: what a healthy machine shows.

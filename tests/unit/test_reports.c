@@ -411,6 +411,30 @@ static void scaling_follows_its_definition(void **state)
     ptb_store_close(store);
 }
 
+// A run of nothing but a few steps, or of one, or of steps too short for the clock, has pictures like any
+// other.
+static void few_steps_are_drawn(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t steps;
+        double ms;
+    } rows[] = {{3, 400}, {1, 400}, {2, 0}};
+    ptb_store *store = new_store();
+    for (int i = 0; i < 3; i++) {
+        const data_run_spec spec = {.ranks = 1};
+        data_run run = data_begin(store, i + 1, &spec);
+        data_add_steps(&run, "ddp", 8, rows[i].ms, 0, rows[i].steps);
+        data_finish(&run, &spec);
+        const int64_t id = i + 1;
+        char *page = page_of(store, &id, 1);
+        assert_non_null(strstr(page, "step_breakdown-1.png"));
+        assert_non_null(strstr(page, "loss-1.png"));
+        free(page);
+    }
+    ptb_store_close(store);
+}
+
 // No line is longer than asked for but those that hold one unbreakable word.
 static void terminal_keeps_to_its_width(void **state)
 {
@@ -475,6 +499,7 @@ int main(void)
         TEST(curves_are_named_by_what_differs),
         TEST(what_is_not_measured_is_na),
         TEST(scaling_follows_its_definition),
+        TEST(few_steps_are_drawn),
         TEST(terminal_keeps_to_its_width),
         TEST(every_report_answers_for_no_run),
     };
