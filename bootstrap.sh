@@ -194,7 +194,7 @@ run_all_tests() {
     setarch -R true 2>/dev/null && wrapper="setarch -R"
     TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:suppressions=$source_dir/tests/tsan.supp"
     export TSAN_OPTIONS
-    run_tests "thread sanitizer" "$source_dir/build-tsan" -LE slow -R '(local|runner|device|trace|algorithms)$' -j "$(jobs_here)"
+    run_tests "thread sanitizer" "$source_dir/build-tsan" -LE slow -R '(local|runner|device|trace|algorithms|trainer)$' -j "$(jobs_here)"
 
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" = 0 ]

@@ -67,9 +67,10 @@ static __attribute__((noinline)) double take(ptb_sampler *sampler, size_t sample
     const uint64_t batch = sampler->batch;
     ptb_status worst = PTB_OK;
     struct rusage before, after;
-    getrusage(RUSAGE_SELF, &before);
+    long faults = 0;
     for (size_t i = 0; i < samples; i++) {
         ptb_status ready = reset(run);
+        getrusage(RUSAGE_SELF, &before);
         ptb_status started = ptb_world_start(world);
         if (started == PTB_LOST) {
             worst = PTB_LOST;
@@ -78,6 +79,8 @@ static __attribute__((noinline)) double take(ptb_sampler *sampler, size_t sample
         int64_t t0 = ptb_clock_ns();
         ptb_status done = iterate(run, batch);
         int64_t t1 = ptb_clock_ns();
+        getrusage(RUSAGE_SELF, &after);
+        faults += after.ru_minflt - before.ru_minflt;
         out[i] = (double)(t1 - t0);
         worst = ready > worst ? ready : worst;
         worst = started > worst ? started : worst;
@@ -88,9 +91,8 @@ static __attribute__((noinline)) double take(ptb_sampler *sampler, size_t sample
         }
         ptb_watch_beat(watch);
     }
-    getrusage(RUSAGE_SELF, &after);
     sampler->status = worst;
-    return (double)(after.ru_minflt - before.ru_minflt);
+    return (double)faults;
 }
 
 // exchange[0..n) becomes the mean over ranks and the EXTRA values behind them the maximum.

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SPAN_ROOM = 1 << 18, RANK_COUNTS_MAX = 64 };
 static const double start_timeout_s = 300; // for what is not a case: start-up, opening, storing
@@ -88,7 +89,7 @@ static const char *plural(size_t count)
 // Whether memory that is touched for the first time inside the timed call is a large part of its time.
 static bool faults_spoil(const ptb_case *c, const ptb_case_result *result)
 {
-    double fault_bytes = result->faults * 4096;
+    double fault_bytes = result->faults * (double)sysconf(_SC_PAGESIZE);
     return c->bytes > 0 && fault_bytes >= 65536 && fault_bytes >= (double)c->bytes / 8;
 }
 

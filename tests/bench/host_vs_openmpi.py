@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """How fast is the `host` communicator's direct algorithm beside the best that Open MPI can do on this machine?
 
-Two ranks. Each round runs, one after the other: host with registered buffers, host with private buffers, and Open MPI with both
+Two ranks, or RANKS. Each round runs, one after the other: host with registered buffers, host with private buffers, and Open MPI with both
 single-copy mechanisms of its shared-memory transport and every all-reduce algorithm it offers, under settings that keep
 its temporaries from page-faulting (see README, "MPI allocations"). A round gives one ratio a size: best Open MPI
 median / host median; printed are the median of the rounds' ratios and their spread. Beside them stands the distance to
 the memory limit: host's time over the time in which two cores copy as many bytes as the collective must move at least
 (all-reduce and all-gather 4 S, reduce-scatter 3 S), measured in the same rounds by tests/bench/helper_membw.c.
 
-usage: PTBENCH=build/ptbench tests/bench/host_vs_openmpi.py [ROUNDS]      (on a machine that does nothing else)
+usage: PTBENCH=build/ptbench tests/bench/host_vs_openmpi.py [ROUNDS [RANKS]]      (on a machine that does nothing else)
+With more ranks than cores it shows whether host collapses where ranks have to give the processor to each other.
 """
 import os
 import sqlite3
@@ -19,6 +20,7 @@ import tempfile
 
 PTBENCH = os.environ.get("PTBENCH", "build/ptbench")
 MEMBW = os.path.join(os.path.dirname(PTBENCH), "tests", "bench_helper_membw")
+RANKS = sys.argv[2] if len(sys.argv) > 2 else "2"
 MOVED = {"all_reduce": 4, "all_gather": 4, "reduce_scatter": 3}  # times S: bytes read and written by both ranks
 SIZES = ["8", "64K", "1M", "16M", "64M"]
 CASES = ["all_reduce", "all_gather", "reduce_scatter"]
@@ -33,7 +35,7 @@ FAIR = {
 def run(folder, name, options, extra_env):
     """Runs one sweep and returns {(bench, bytes): (median ns, algorithm)} with the fastest algorithm of each size."""
     db = os.path.join(folder, name + ".db")
-    command = [PTBENCH, "run", *CASES, "--np", "2", "--db", db, "--place", "out", "--type", "f32",
+    command = [PTBENCH, "run", *CASES, "--np", RANKS, "--db", db, "--place", "out", "--type", "f32",
                "--bytes", ",".join(SIZES), "--max-time", "1s", *options]
     done = subprocess.run(command, env={**os.environ, **FAIR, **extra_env}, capture_output=True, text=True)
     if done.returncode != 0:
@@ -71,7 +73,7 @@ def main():
                 ratios.setdefault(key, []).append(library[key][0] / host[key][0])
                 private.setdefault(key, []).append(library[key][0] / copied[key][0])
                 times.setdefault(key, []).append(host[key][0])
-                if key[1] in limit:
+                if key[1] in limit and RANKS == "2":
                     distance.setdefault(key, []).append(host[key][0] / (limit[key[1]] * MOVED[key[0]] / 4))
                 winners[key] = f"{library[key][1]}, {library[key][2]}, {library[key][0] / 1e3:.2f} us"
             print(f"round {number + 1} of {rounds} done", file=sys.stderr)
