@@ -2,6 +2,7 @@
 #include "bench/plan.h"
 
 #include "core/log.h"
+#include "results/redact.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -414,6 +415,14 @@ void ptb_run_options_release(ptb_run_options *run)
 
 // ---- what is stored
 
+static void append_redacted(const char *value, ptb_text *json)
+{
+    ptb_text text = PTB_TEXT_INIT;
+    ptb_redact_words(value, &text);
+    ptb_text_append_json(json, ptb_text_string(&text));
+    ptb_text_release(&text);
+}
+
 static void append_set(const char *owner, const ptb_opt_set *sets, size_t count, bool *some, ptb_text *out)
 {
     ptb_text_append(out, *some ? ", " : "");
@@ -427,7 +436,7 @@ static void append_set(const char *owner, const ptb_opt_set *sets, size_t count,
             ptb_text_append(out, first ? "" : ", ");
             ptb_text_append_json(out, sets[s].opts[i].name);
             ptb_text_append(out, ": ");
-            ptb_text_append_json(out, ptb_text_string(&value));
+            append_redacted(ptb_text_string(&value), out);
             ptb_text_release(&value);
             first = false;
         }
@@ -451,7 +460,7 @@ void ptb_plan_options_json(const ptb_plan *plan, int argc, char **argv, int firs
     ptb_text_append(out, ", \"arguments\": {");
     for (int i = first; i < argc; i++) {
         ptb_text_printf(out, "%s\"%d\": ", i > first ? ", " : "", i - first);
-        ptb_text_append_json(out, argv[i]);
+        append_redacted(argv[i], out);
     }
     ptb_text_append(out, "}}");
 }

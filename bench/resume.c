@@ -26,6 +26,25 @@ static ptb_status read_run(ptb_store *store, const char *word, ptb_table **run, 
                            args, 1, arguments);
 }
 
+// A secret in the arguments of mpirun was masked when the run was stored.
+static ptb_status check_secrets(const ptb_table *arguments, const char *word, int argc, char **argv,
+                                int first)
+{
+    for (size_t i = 0; i < arguments->rows; i++) {
+        bool is_given = !strstr(ptb_table_cell(arguments, i, 0), "***");
+        for (int k = first; k < argc && !is_given; k++)
+            is_given = strncmp(argv[k], "--mpirun-args", strlen("--mpirun-args")) == 0;
+        if (!is_given) {
+            ptb_error(
+                "the stored command line of run %s holds a secret that was masked: '%s'; give it again, as "
+                "--mpirun-args \"...\" behind --resume",
+                word, ptb_table_cell(arguments, i, 0));
+            return PTB_USAGE;
+        }
+    }
+    return PTB_OK;
+}
+
 static ptb_status build(const ptb_table *run, const ptb_table *arguments, const char *word, int argc,
                         char **argv, int first, char *uuid, int *out_argc, char ***out_argv)
 {
@@ -33,6 +52,7 @@ static ptb_status build(const ptb_table *run, const ptb_table *arguments, const 
         ptb_error("run %s has no stored command line; it was not made by `ptbench run`", word);
         return PTB_USAGE;
     }
+    PTB_TRY(check_secrets(arguments, word, argc, argv, first));
     size_t room = arguments->rows + (size_t)argc + 8, count = 0;
     char **all = calloc(room, sizeof *all);
     if (!all) {

@@ -15,7 +15,7 @@
 
 // What rank 0 gathers before it opens the store.
 typedef struct {
-    ptb_text hosts, placement, environment, options, build, command;
+    ptb_text hosts, placement, environment, options, build, command, launcher;
     char fingerprint[17];
     char revision[72];
     double overhead_ns;
@@ -30,6 +30,7 @@ static void release(conditions *c)
     ptb_text_release(&c->options);
     ptb_text_release(&c->build);
     ptb_text_release(&c->command);
+    ptb_text_release(&c->launcher);
 }
 
 static void join_json(char **items, int count, ptb_text *out)
@@ -115,8 +116,12 @@ static ptb_status measure_loop(ptb_world *world, conditions *c)
 
 static void describe_origin(const ptb_plan *plan, const ptb_run_origin *origin, conditions *c)
 {
-    for (int i = 0; i < origin->argc; i++)
-        ptb_text_printf(&c->command, "%s%s", i ? " " : "", i ? origin->argv[i] : "ptbench");
+    ptb_text_append(&c->command, "ptbench");
+    for (int i = 1; i < origin->argc; i++) {
+        ptb_text_append(&c->command, " ");
+        ptb_redact_words(origin->argv[i], &c->command);
+    }
+    ptb_redact_words(origin->launcher, &c->launcher);
     ptb_plan_options_json(plan, origin->argc, origin->argv, origin->first, &c->options);
     ptb_redact_environment(environ, &c->environment);
     ptb_build_json(&c->build);
@@ -186,7 +191,7 @@ static ptb_status open_on_root(const ptb_plan *plan, const ptb_run_origin *origi
         .started_utc_s = now_s,
         .ranks = world->size,
         .hosts = world->hosts,
-        .launcher = origin->launcher,
+        .launcher = ptb_text_string(&c->launcher),
         .placement = ptb_text_string(&c->placement),
     };
     return ptb_store_begin_repetition(out->store, out->run, &repetition, &out->repetition);

@@ -80,7 +80,7 @@ void ptb_redact_environment(char **environ, ptb_text *json)
         memcpy(sorted, environ, count * sizeof *sorted);
     qsort(sorted, count, sizeof *sorted, by_name);
     const char *separator = "";
-    ptb_text name = PTB_TEXT_INIT;
+    ptb_text name = PTB_TEXT_INIT, value = PTB_TEXT_INIT;
     ptb_text_append(json, "{");
     for (size_t i = 0; i < count; i++) {
         const char *equals = strchr(sorted[i], '=');
@@ -92,10 +92,54 @@ void ptb_redact_environment(char **environ, ptb_text *json)
         ptb_text_append(json, separator);
         ptb_text_append_json(json, name.data);
         ptb_text_append(json, ": ");
-        ptb_text_append_json(json, is_hidden ? "***" : equals + 1);
+        ptb_text_clear(&value);
+        ptb_redact_words(is_hidden ? "***" : equals + 1, &value); // OMPI_ARGV holds a command line
+        ptb_text_append_json(json, ptb_text_string(&value));
         separator = ", ";
     }
     ptb_text_append(json, "}");
     ptb_text_release(&name);
+    ptb_text_release(&value);
     free(sorted);
+}
+
+// Length of the word: to the next blank that is not within quotes.
+static size_t word_length(const char *word)
+{
+    char quote = '\0';
+    size_t length = 0;
+    for (; word[length] && (quote || !strchr(" \t\n", word[length])); length++) {
+        if (quote ? word[length] == quote : strchr("'\"", word[length]) != NULL)
+            quote = quote ? '\0' : word[length];
+    }
+    return length;
+}
+
+static void append_word(const char *word, size_t length, ptb_text *out)
+{
+    char *copy = strndup(word, length);
+    if (!copy)
+        abort();
+    const char *equals = strchr(copy, '=');
+    size_t name = equals ? (size_t)(equals - copy) : 0, begin = name;
+    while (begin > 0 && (isalnum((unsigned char)copy[begin - 1]) || copy[begin - 1] == '_'))
+        begin--;
+    bool is_hidden = name > begin && is_secret_name(copy + begin, name - begin);
+    if (is_hidden || holds_password(copy)) {
+        ptb_text_append_bytes(out, copy, equals ? name + 1 : 0);
+        ptb_text_append(out, "***");
+    } else {
+        ptb_text_append(out, copy);
+    }
+    free(copy);
+}
+
+void ptb_redact_words(const char *words, ptb_text *out)
+{
+    while (*words) {
+        size_t blanks = strspn(words, " \t\n"), length = word_length(words + blanks);
+        ptb_text_append_bytes(out, words, blanks);
+        append_word(words + blanks, length, out);
+        words += blanks + length;
+    }
 }

@@ -11,5 +11,8 @@
 // TOKEN, SECRET, PASS, CREDENTIAL, AUTH, COOKIE, SESSION or PRIVATE, in any case) or the value holds
 // "://user:password@".
 void ptb_redact_environment(char **environ, ptb_text *json);
+// Appends a command line or a part of one, as text, in which the values of words NAME=value are masked by the
+// same rules (as in `mpirun -x NAME=value`).
+void ptb_redact_words(const char *words, ptb_text *out);
 
 #endif

@@ -131,4 +131,10 @@ has err "--case 99"
 try 0 "$PTBENCH" export --db label.db --case 1
 # A library that cannot start is this machine's fault, not a rank's death.
 OMPI_MCA_btl=nosuch try 3 "${tiny[@]}" --db label.db
+# A secret for the ranks is stored nowhere; resuming asks for it again.
+try 0 "${tiny[@]}" --db secret.db --mpirun-args "-x MY_TOKEN=hunter2"
+grep -q hunter2 secret.db* && fail "a secret is stored"
+try 2 "$PTBENCH" run --resume last --db secret.db
+has err "was masked"
+try 0 "$PTBENCH" run --resume last --db secret.db --mpirun-args "-x MY_TOKEN=hunter2"
 finish
