@@ -142,8 +142,11 @@ static ptb_status run(const ptb_command_env *env, const void *config, const char
     if (status == PTB_OK)
         status = ptb_plan_make(origin.argc, origin.argv, origin.first, &plan);
     ptb_log_set_level(PTB_LOG_INFO);
-    if (status != PTB_OK && from.launched_by_us)
+    if (status != PTB_OK && from.launched_by_us) {
+        // One exit code whether the others had started or not: the request was right, this rank is lost.
         say_what_differs(&launcher);
+        status = PTB_LOST;
+    }
     if (status == PTB_OK)
         status = launcher.launched ? run_as_rank(plan, &origin, &launcher, &from) : ptb_launch(plan, &origin);
     ptb_plan_free(plan);
