@@ -107,7 +107,9 @@ static void append_line_data(const ptb_figure *figure, ptb_text *out)
     for (size_t c = 0; c < figure->curve_count; c++) {
         for (size_t i = 0; i < figure->curves[c].point_count; i++) {
             const ptb_point *p = &figure->curves[c].points[i];
-            const double values[] = {p->x, p->y, p->low, p->high};
+            // Without an interval its bar shrinks to the point.
+            const double values[] = {p->x, p->y, isfinite(p->low) ? p->low : p->y,
+                                     isfinite(p->high) ? p->high : p->y};
             for (size_t k = 0; k < 4; k++)
                 append_value(out, values[k]);
             ptb_text_append(out, "\n");
@@ -126,9 +128,10 @@ static void append_bar_data(const ptb_figure *figure, size_t parts, ptb_text *ou
             sum += isfinite(curve->parts[i]) ? curve->parts[i] : 0;
             append_value(out, sum);
         }
-        append_value(out, curve->points[0].y);
-        append_value(out, curve->points[0].low);
-        append_value(out, curve->points[0].high);
+        const ptb_point *whole = &curve->points[0];
+        append_value(out, whole->y);
+        append_value(out, isfinite(whole->low) ? whole->low : whole->y);
+        append_value(out, isfinite(whole->high) ? whole->high : whole->y);
         ptb_text_append(out, "\n");
     }
 }

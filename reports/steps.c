@@ -51,7 +51,8 @@ static const ptb_report steps = {
     .title = "Training steps",
     .caption = "Time, throughput and loss of real training steps. Which operations count as FLOPs stands "
                "under \"How "
-               "metrics are computed\". From and to are the 95 % confidence interval of the median.",
+               "metrics are computed\". From and to are the 95 % confidence interval of the median (n/a "
+               "below 6 samples).",
     .table_sql = sql,
     .columns = columns,
     .column_count = sizeof columns / sizeof *columns,

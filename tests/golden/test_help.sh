@@ -2,6 +2,7 @@
 # plug-ins are checked for their form. After a wanted change: UPDATE=1 PTBENCH=... PTB_SOURCE=... bash
 # tests/golden/test_help.sh, and read the diff.
 set -u
+shopt -s lastpipe # compare, at the end of a pipe, counts failures in this shell
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 golden=$PTB_SOURCE/tests/golden

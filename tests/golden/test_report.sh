@@ -2,6 +2,7 @@
 # every number must agree. In the page, figures are left out (test_chromium.sh looks at those).
 # After a wanted change: UPDATE=1 PTB_TESTBIN=... PTB_SOURCE=... bash tests/golden/test_report.sh, and read the diff.
 set -u
+shopt -s lastpipe # compare, at the end of a pipe, counts failures in this shell
 export LC_ALL=C.UTF-8
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -432,6 +432,14 @@ static void few_steps_are_drawn(void **state)
         assert_non_null(strstr(page, "loss-1.png"));
         free(page);
     }
+    // The widest interval of 3 samples covers 75 %: it is not shown as one of 95 %.
+    ptb_figure *figures = NULL;
+    size_t count = 0;
+    assert_int_equal(ptb_figures_query(store, report_named("step_breakdown"), "[1]", &figures, &count),
+                     PTB_OK);
+    assert_int_equal(count, 1);
+    assert_true(isnan(figures[0].curves[0].points[0].low) && isnan(figures[0].curves[0].points[0].high));
+    ptb_figures_free(figures, count);
     ptb_store_close(store);
 }
 
