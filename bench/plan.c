@@ -196,7 +196,6 @@ static ptb_status add_part(ptb_plan *plan, const char *name, const ptb_bench *be
         return no_memory();
     }
     plan->count++;
-    plan->threads = plan->threads || (bench->flags & PTB_BENCH_THREADS);
     ptb_opt_set measure = ptb_measure_set(&part->measure), own = ptb_part_bench_set(part);
     ptb_opts_defaults(&measure);
     ptb_opts_defaults(&own);
@@ -463,4 +462,14 @@ void ptb_plan_options_json(const ptb_plan *plan, int argc, char **argv, int firs
         append_redacted(argv[i], out);
     }
     ptb_text_append(out, "}}");
+}
+
+bool ptb_plan_needs_threads(const ptb_plan *plan, bool one_host)
+{
+    bool needed = false;
+    for (size_t i = 0; i < plan->count; i++) {
+        const ptb_part *part = &plan->parts[i];
+        needed |= part->bench->needs_threads && part->bench->needs_threads(part->config, one_host);
+    }
+    return needed;
 }

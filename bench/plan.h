@@ -33,7 +33,6 @@ typedef struct {
     size_t count;
     char *selection; // the words: "quick", "all_reduce sendrecv"
     char *transport; // that all parts which name one agree on; NULL: any
-    bool threads;    // a part calls the MPI library from several threads
 } ptb_plan;
 
 // Reads argv[first..). Without a suite or benchmark: USAGE. Every value is checked here, before anything is
@@ -48,6 +47,8 @@ const char *ptb_plan_resume_word(int argc, char **argv, int first);
 // JSON of the effective options, owner -> option -> value, and "arguments": the words of argv[first..) by
 // place.
 void ptb_plan_options_json(const ptb_plan *plan, int argc, char **argv, int first, ptb_text *out);
+// Whether a part calls the MPI library from several threads.
+bool ptb_plan_needs_threads(const ptb_plan *plan, bool one_host);
 ptb_opt_set ptb_part_bench_set(const ptb_part *part);
 
 #endif

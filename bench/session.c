@@ -529,11 +529,14 @@ ptb_status ptb_session_run(const ptb_plan *plan, const ptb_run_origin *origin)
     }
     s->plan = plan;
     s->origin = origin;
+    ptb_launcher launcher;
     ptb_status status = ptb_watch_new(&s->watch);
+    if (status == PTB_OK)
+        status = ptb_launcher_detect(&launcher);
     if (status == PTB_OK)
         status = ptb_transport_apply(plan->transport);
     if (status == PTB_OK)
-        status = ptb_world_open_mpi(plan->threads, &s->world);
+        status = ptb_world_open_mpi(ptb_plan_needs_threads(plan, launcher.one_host), &s->world);
     if (status == PTB_OK) {
         ptb_log_set_rank(s->world->rank == 0 ? -1 : s->world->rank);
         ptb_job_status_started(origin->job_status);

@@ -240,6 +240,7 @@ static void describe(ptb_comm *comm, const ptb_coll *call, ptb_params *facts)
     if (c->devices[0])
         ptb_params_set(facts, "devices", "%s", c->devices);
     ptb_params_set(facts, "buffers", "private");
+    ptb_params_set(facts, "mpi_threads", "%s", c->threads ? "multiple" : "single");
 }
 
 static const ptb_comm_ops comm_mpi_ops = {

@@ -60,6 +60,10 @@ static ptb_status read_row(const launcher_row *row, ptb_launcher *out)
         PTB_TRY(read_number(row->sizes[i], &l.size));
         break;
     }
+    int local = 0;
+    if (getenv("OMPI_COMM_WORLD_LOCAL_SIZE") && strcmp(row->name, "Open MPI") == 0)
+        PTB_TRY(read_number("OMPI_COMM_WORLD_LOCAL_SIZE", &local));
+    l.one_host = l.size > 0 && local == l.size;
     // `srun --pty bash` also is a step of one task; whoever types in it has not launched anything yet.
     if (slurm && l.size <= 1)
         l = (ptb_launcher){.name = "", .rank = -1};

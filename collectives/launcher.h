@@ -10,6 +10,7 @@ typedef struct {
     const char *name; // "Open MPI", "PMI", "PMIx", "Slurm"; "" when not launched. Static storage
     int size;         // processes of the job, 0: the launcher does not say
     int rank;         // of this process, -1: unknown
+    bool one_host;    // the launcher says that all processes of the job are on this host
 } ptb_launcher;
 
 // Reads the environment of Open MPI's mpirun, PMI (MPICH and relatives), PMIx and Slurm, in this order: an

@@ -89,10 +89,6 @@ typedef struct {
     bool dry_run; // only next() will be called: open must allocate nothing large and start no threads
 } ptb_bench_env;
 
-enum {
-    PTB_BENCH_THREADS = 1, // calls the MPI library from several threads
-};
-
 typedef struct {
     double min_iters, max_iters; // samples wanted at least / at most by default; 0: the runner's own defaults
     double warmup;               // iterations before timing; 0: until stable
@@ -106,9 +102,12 @@ typedef struct {
     const ptb_opt *opts;
     size_t opt_count;
     size_t config_size;
-    unsigned flags;
     ptb_bench_defaults defaults;
 
+    // Whether the MPI library will be called from several threads of a rank, which makes all its calls
+    // slower; asked before the library starts, so only the launcher's word for whether all ranks are on one
+    // host is there. NULL: never.
+    bool (*needs_threads)(const void *config, bool one_host);
     // Checks the configuration against the world and makes what all cases share. USAGE or UNSUPPORTED with a
     // logged message.
     ptb_status (*open)(const ptb_bench_env *env, const void *config, ptb_bench_run **run);

@@ -475,12 +475,22 @@ static void step_finish(ptb_bench_run *run)
     run->trace = NULL;
 }
 
+// On one host `host` moves gradients through shared memory alone, and the main thread has the library for
+// itself.
+static bool step_needs_threads(const void *config, bool one_host)
+{
+    const step_config *c = config;
+    bool only_host = !c->comm || strcmp(c->comm, "host") == 0;
+    bool only_shared = !c->transport || !*c->transport || strcmp(c->transport, "shm") == 0;
+    return !(one_host && only_host && only_shared);
+}
+
 static const ptb_bench step_bench = {
     .plugin = {"step", "training steps of a GPT: forward, backward, gradient reduction, AdamW"},
     .opts = step_opts,
     .opt_count = sizeof step_opts / sizeof *step_opts,
     .config_size = sizeof(step_config),
-    .flags = PTB_BENCH_THREADS,
+    .needs_threads = step_needs_threads,
     .defaults = {.min_iters = 20, .max_iters = 30, .warmup = 3, .latency_only = true},
     .open = step_open,
     .next = step_next,

@@ -199,7 +199,9 @@ static void test_command_line_wins(void **state)
     }
     // What the command line does not say stays as the suite has it.
     assert_string_equal(plan->parts[plan->count - 1].measure.ranks, "1,2");
-    assert_true(plan->threads);
+    // The step's gradients need no thread-safe MPI library on one host.
+    assert_false(ptb_plan_needs_threads(plan, true));
+    assert_true(ptb_plan_needs_threads(plan, false));
     ptb_plan_free(plan);
 }
 
