@@ -48,11 +48,13 @@ exec ip netns exec "\$name" unshare --uts sh -c 'hostname "\$0" && exec "\$@"' "
 END
     cat >"$folder/agent" <<END
 #!/bin/sh
-# HOST COMMAND...: as ssh does, a shell reads the words, put together again, in the home folder and a new environment.
+# HOST COMMAND...: as ssh does, a shell reads the words, put together again, in the home folder and a new environment
+# (but for what sanitizers are told).
 host=\$1
 shift
 cd "\${HOME:-/}" || exit 1
-exec env -i PATH="\$PATH" HOME="\${HOME:-/}" "$hosts_on" "\$host" sh -c "\$*"
+exec env -i PATH="\$PATH" HOME="\${HOME:-/}" ASAN_OPTIONS="\${ASAN_OPTIONS:-}" LSAN_OPTIONS="\${LSAN_OPTIONS:-}" \\
+    UBSAN_OPTIONS="\${UBSAN_OPTIONS:-}" "$hosts_on" "\$host" sh -c "\$*"
 END
     chmod +x "$hosts_on" "$folder/agent"
     hosts_mca=(--mca plm_rsh_agent "$folder/agent" --mca btl_tcp_if_include "$hosts_subnet"
