@@ -216,10 +216,14 @@ static ptb_status use_buffers(ptb_bench_run *run, char *reason)
     free_buffers(run);
     buffers->owner = owner;
     ptb_status status = PTB_OK;
-    for (int b = 0; b < 2 && status == PTB_OK; b++)
-        status = owner ? owner->ops->alloc(owner, run->capacity[b], &buffers->memory[b])
-                       : ptb_device_alloc(run->device, PTB_MEMORY_COMMUNICATION, run->capacity[b],
-                                          &buffers->memory[b]);
+    for (int b = 0; b < 2 && status == PTB_OK; b++) {
+        bool is_large = run->capacity[b] >= PTB_COLL_STAGGERS * PTB_COLL_STAGGER_BYTES;
+        size_t places = is_large ? PTB_COLL_STAGGERS : 1;
+        size_t bytes = run->capacity[b] + (places - 1) * PTB_COLL_STAGGER_BYTES;
+        buffers->stagger[b] = (size_t)(2 * run->env->world->local_rank + b) % places * PTB_COLL_STAGGER_BYTES;
+        status = owner ? owner->ops->alloc(owner, bytes, &buffers->memory[b])
+                       : ptb_device_alloc(run->device, PTB_MEMORY_COMMUNICATION, bytes, &buffers->memory[b]);
+    }
     if (status == PTB_NO_MEMORY) {
         snprintf(reason, PTB_REASON_BYTES, "buffers of %zu and %zu bytes for each rank cannot be allocated",
                  run->capacity[0], run->capacity[1]);
@@ -252,8 +256,8 @@ static void set_call(ptb_bench_run *run)
     coll->shape(point->count, run->group->size, run->group->rank, run->plan.root, &run->shape);
     run->send = run->recv = NULL;
     if (coll->has_data) {
-        run->send = (char *)run->buffers.memory[0] + start;
-        run->recv = (char *)run->buffers.memory[1] + start;
+        run->send = ptb_coll_buffer(run, 0) + start;
+        run->recv = ptb_coll_buffer(run, 1) + start;
     }
     if (point->in_place) {
         run->recv = run->send + run->shape.in_place_recv * element;

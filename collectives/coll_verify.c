@@ -19,7 +19,7 @@ static extent extent_of(const ptb_bench_run *run, int which)
     size_t count = which == 1             ? run->shape.recv_count
                    : run->point->in_place ? run->shape.in_place_count
                                           : run->shape.send_count;
-    return (extent){.base = run->buffers.memory[which],
+    return (extent){.base = ptb_coll_buffer(run, which),
                     .before = PTB_COLL_GUARD_BYTES + (size_t)run->plan.misalign * element,
                     .data = count * element};
 }
