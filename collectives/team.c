@@ -5,6 +5,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/pause.h"
+#include "core/topology.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -100,6 +101,7 @@ ptb_status ptb_team_open(ptb_world *world, const ptb_comm_config *config, bool t
     team->local_size = threads ? world->size : world->local_size;
     team->spins = world->oversubscribed ? SPINS_OVERSUBSCRIBED : SPINS;
     team->slot_bytes = slot_bytes_for(team->local_size);
+    team->cache_bytes = ptb_topology_cache_share(team->local_size);
     ptb_status status = ptb_world_agree(world, PTB_OK);
     if (status == PTB_OK)
         status = share_control(team);

@@ -83,6 +83,7 @@ typedef struct ptb_team {
     int local_rank, local_size;
     unsigned spins;     // polls before the processor is given away
     size_t slot_bytes;  // data slot of a channel
+    size_t cache_bytes; // this member's share of the last-level cache
     ptb_region control; // the control blocks
     ptb_peer *peers;    // [size]
     ptb_region segments[PTB_SEGMENTS_MAX];

@@ -265,6 +265,43 @@ int ptb_topology_cgroup_cpus(void)
     return quota < 1 ? 1 : (int)quota;
 }
 
+// First line of a file of the kernel's description of cache `level` of a processor.
+static bool read_cache(int cpu, int level, const char *name, char *out, size_t out_size)
+{
+    char path[128];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/cache/index%d/%s", cpu, level, name);
+    FILE *file = fopen(path, "re");
+    bool found = file && fgets(out, (int)out_size, file);
+    if (file)
+        fclose(file);
+    return found;
+}
+
+size_t ptb_topology_cache_share(int processes)
+{
+    int cpu = sched_getcpu(), level = 3;
+    char size[64], list[4096];
+    if (!read_cache(cpu, level, "size", size, sizeof size))
+        level = 2;
+    size_t kib = 0;
+    if (!read_cache(cpu, level, "size", size, sizeof size) || sscanf(size, "%zuK", &kib) != 1 ||
+        !read_cache(cpu, level, "shared_cpu_list", list, sizeof list))
+        return (size_t)2 << 20;
+    size_t sharers = 0;
+    for (char *at = list; *at;) {
+        char *rest;
+        unsigned long first = strtoul(at, &rest, 10), last = first;
+        if (rest == at)
+            break;
+        if (*rest == '-')
+            last = strtoul(rest + 1, &rest, 10);
+        sharers += last - first + 1;
+        at = *rest == ',' ? rest + 1 : rest;
+    }
+    size_t busy = processes > 0 && (size_t)processes < sharers ? (size_t)processes : sharers;
+    return kib * 1024 / (busy ? busy : 1);
+}
+
 // "always [madvise] never": the word in brackets.
 static void read_chosen(const char *path, char *out, size_t out_size)
 {

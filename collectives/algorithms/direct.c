@@ -17,7 +17,6 @@
 
 enum {
     SMALL_BYTES = 512,           // carried in slots; above, one copy less is worth a second round of flags
-    STREAM_BYTES = 2 << 20,      // vectors above this are larger than the caches: streaming stores
     TILE_BYTES = 16 << 10,       // partial result of several members, in the first-level cache
     CHUNK = PTB_STAGE_BYTES / 2, // of a staged vector: half a stage goes in, the other half comes out
     MEMBERS_MAX = 240,           // all_to_all_v: its table must fit into a slot
@@ -26,7 +25,7 @@ enum {
 // What a member tells the others in its slot before the work of a large call.
 typedef struct {
     ptb_place send, recv;
-    uint64_t in_place;
+    uint32_t in_place, stream;
     struct {
         uint64_t first, count;
     } to[]; // all_to_all_v: what it sends to each member
@@ -115,7 +114,27 @@ static void fold_range(const job *j, ptb_range range, int root, void *mine)
     fold(j, out, outs, in, n, range.count);
 }
 
-// Other members' blocks, starting with the right neighbour so that not all read the same memory.
+// Vectors larger than the caches: this member's block to everybody, tile by tile, so that memory is read once
+// for all receivers (S in all, where pulling reads n S). Starts with the right neighbour so that not all
+// write into the same memory.
+static void push_all(const job *j)
+{
+    int n = j->team->size, rank = j->team->rank;
+    ptb_range block = ptb_block(j->call->count, n, rank);
+    size_t step = TILE_BYTES / j->size;
+    for (size_t at = 0; at < block.count; at += step) {
+        size_t some = block.count - at < step ? block.count - at : step;
+        const void *from = ptb_at_const(j->call->send, at, j->size);
+        for (int i = 1; i <= n; i++) {
+            int r = (rank + i) % n;
+            void *recv =
+                r == rank ? j->call->recv : ptb_team_at(j->team, r, published(j->team, r)->recv);
+            copy(j, ptb_at(recv, block.first + at, j->size), from, some);
+        }
+    }
+}
+
+// Vectors that fit into the caches: everybody's blocks, starting with the own one.
 static void pull_all(const job *j)
 {
     int n = j->team->size, rank = j->team->rank;
@@ -226,7 +245,10 @@ static ptb_status work(const job *j)
         fold_range(j, mine, -1, call->recv);
         break;
     case PTB_ALL_GATHER:
-        pull_all(j);
+        if (j->stream)
+            push_all(j);
+        else
+            pull_all(j);
         break;
     case PTB_BROADCAST:
         broadcast(j);
@@ -368,6 +390,8 @@ static void publish(const ptb_team *team, const ptb_coll *call, publication *min
     if ((call->kind == PTB_REDUCE || call->kind == PTB_GATHER) && !is_root)
         recv = 0;
     mine->in_place = call->send == call->recv;
+    // What a member writes will not be read from the caches when its two buffers do not stay there.
+    mine->stream = call->kind != PTB_ALL_TO_ALL_V && 2 * count * size > team->cache_bytes;
     if (call->kind == PTB_ALL_TO_ALL_V) {
         send = extent(call->send_first, call->send_counts, n);
         recv = extent(call->recv_first, call->recv_counts, n);
@@ -453,7 +477,8 @@ static ptb_status run(ptb_team *team, const ptb_coll *call)
     count_sent(team, call, false);
     if (!mapped)
         return run_staged(team, call);
-    job j = {team, call, size, !is_v && call->count * size > STREAM_BYTES};
+    // All must do the same, so member 0's view of the caches counts.
+    job j = {team, call, size, published(team, 0)->stream};
     PTB_TRY(work(&j));
     if (j.stream)
         ptb_team_fence();
