@@ -127,8 +127,7 @@ static void push_all(const job *j)
         const void *from = ptb_at_const(j->call->send, at, j->size);
         for (int i = 1; i <= n; i++) {
             int r = (rank + i) % n;
-            void *recv =
-                r == rank ? j->call->recv : ptb_team_at(j->team, r, published(j->team, r)->recv);
+            void *recv = r == rank ? j->call->recv : ptb_team_at(j->team, r, published(j->team, r)->recv);
             copy(j, ptb_at(recv, block.first + at, j->size), from, some);
         }
     }

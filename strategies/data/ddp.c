@@ -20,6 +20,7 @@ typedef struct {
 typedef struct {
     ptb_data base;
     float *parameters, *m, *v; /* [layout.count] */
+    ptb_update *update;        // device memory
     float *gradients;          /* [layout.count], from the communicator */
     bucket *buckets;           // in order of use: from the end of the index space
     size_t bucket_count;
@@ -71,6 +72,7 @@ static void ddp_close(ptb_data *data)
         data->env.comm->ops->free(data->env.comm, d->gradients);
         ptb_data_account(device, PTB_MEMORY_GRADIENTS, -(int64_t)(data->env.layout->count * sizeof(float)));
     }
+    ptb_device_free(device, d->update);
     ptb_device_free(device, d->v);
     ptb_device_free(device, d->m);
     ptb_device_free(device, d->parameters);
@@ -83,7 +85,7 @@ static void ddp_memory(const ptb_layout *layout, int ranks, uint64_t bytes[PTB_M
     uint64_t all = layout->count * sizeof(float);
     bytes[PTB_MEMORY_PARAMETERS] += all;
     bytes[PTB_MEMORY_GRADIENTS] += all;
-    bytes[PTB_MEMORY_OPTIMIZER] += 2 * all;
+    bytes[PTB_MEMORY_OPTIMIZER] += 2 * all + sizeof(ptb_update);
 }
 
 // Device and communicator memory come zeroed or not; set what must be zero.
@@ -94,6 +96,10 @@ static ptb_status allocate(ddp *d)
     PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_PARAMETERS, bytes, (void **)&d->parameters));
     PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, bytes, (void **)&d->m));
     PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, bytes, (void **)&d->v));
+    PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, sizeof *d->update, (void **)&d->update));
+    ptb_update start = {.loss_scale = 1, .beta1_power = 1, .beta2_power = 1};
+    PTB_TRY(ptb_stream_copy(e->compute, d->update, &start, sizeof start));
+    PTB_TRY(ptb_stream_sync(e->compute)); // `start` lives here
     PTB_TRY(ptb_stream_set(e->compute, d->m, 0, bytes));
     PTB_TRY(ptb_stream_set(e->compute, d->v, 0, bytes));
     return PTB_OK;
@@ -245,7 +251,6 @@ static ptb_status update_unit(ddp *d, size_t unit)
 {
     const ptb_data_env *e = &d->base.env;
     const ptb_unit *u = &e->layout->unit[unit];
-    double steps = (double)d->base.step + 1;
     PTB_TRY(ptb_mark_open(&d->compute_mark, e->trace, e->compute));
     for (size_t t = 0; t < u->tensors; t++) {
         size_t at = u->first + u->tensor[t].first;
@@ -253,14 +258,14 @@ static ptb_status update_unit(ddp *d, size_t unit)
                           .m = d->m + at,
                           .v = d->v + at,
                           .gradient = d->gradients + at,
+                          .update = d->update,
                           .count = ptb_tensor_count(&u->tensor[t]),
                           .rate = ptb_data_rate(&e->optimizer, d->base.step),
                           .beta1 = e->optimizer.beta1,
                           .beta2 = e->optimizer.beta2,
                           .epsilon = e->optimizer.epsilon,
                           .decay = u->tensor[t].decay ? e->optimizer.decay : 0,
-                          .correction1 = (float)(1 - pow((double)e->optimizer.beta1, steps)),
-                          .correction2 = (float)(1 - pow((double)e->optimizer.beta2, steps))};
+                          .type = PTB_F32};
         PTB_TRY(e->kernels->adamw(e->compute, &args));
     }
     return ptb_mark_close(&d->compute_mark, e->trace, e->compute,
@@ -282,6 +287,9 @@ static ptb_status ddp_optimize(ptb_data *data)
     PTB_TRY(launch_from(d, 0));
     bool reduces = e->comm->size > 1;
     size_t waited = 0;
+    ptb_update_begin begin = {
+        .update = d->update, .beta1 = (double)e->optimizer.beta1, .beta2 = (double)e->optimizer.beta2};
+    PTB_TRY(e->kernels->update_begin(e->compute, &begin));
     for (size_t u = e->layout->units; u-- > 0;) {
         size_t first = e->overlap ? e->layout->unit[u].first : 0;
         // Buckets are in descending order; the unit needs all that end above its first element.

@@ -1,175 +1,412 @@
 // The math of a training step. A kernel is enqueued on a stream with one argument struct; pointers are device
 // memory that must stay valid until the stream has passed it. Shapes are row-major; "rows" are tokens of this
-// rank. Arithmetic is f32. Add a back-end by adding kernels_X.c.
+// rank. Add a back-end by adding kernels_X.c.
 //
-// Three properties strategies build on: the input gradient and the weight gradient of a linear layer are two
-// kernels (zero-bubble schedules run the second later), attention takes position offsets and returns its
-// log-sum-exp (context parallelism merges partial results), and every gradient kernel can accumulate
-// (microbatches).
+// Types. `type` is the compute type of a call: f32, bf16 or f16. A `void *` has this type; a `float *` is f32
+// whatever the type: gradients of parameters, statistics, master weights, optimizer state. Sums are always
+// f32 or wider, and rounded once.
+//
+// Four properties strategies build on: the input gradient and the weight gradient of a linear layer are two
+// kernels (zero-bubble schedules run the second later); attention takes position offsets and returns its
+// log-sum-exp (context parallelism merges partial results); every gradient kernel can accumulate
+// (microbatches); and nothing that a step decides from its data (routing, clipping, loss scale) comes back to
+// the host, so a step can be enqueued whole.
 #ifndef PTB_STRATEGIES_TRANSFORMER_KERNELS_H
 #define PTB_STRATEGIES_TRANSFORMER_KERNELS_H
 
 #include "core/device.h"
 #include "core/registry.h"
 
+// ---- linear layers
+//
+// groups > 0 is one product a group (an expert): weight, bias and their gradients are [groups, ...], and
+// group g has rows [offsets[g], offsets[g + 1]), offsets[0] = 0. Rows from offsets[groups] to `rows` are not
+// touched. A group without rows has a zero weight gradient.
+
 // out = in * weight^T + bias + residual
 typedef struct {
-    float *out;            /* [rows, columns] */
-    const float *in;       /* [rows, inner] */
-    const float *weight;   /* [columns, inner] */
-    const float *bias;     /* [columns], NULL: none */
-    const float *residual; /* [rows, columns], NULL: none; may be out */
+    void *out;            /* [rows, columns]; f32 when wide */
+    const void *in;       /* [rows, inner] */
+    const void *weight;   /* [columns, inner] */
+    const void *bias;     /* [columns], NULL: none */
+    const void *residual; /* [rows, columns], out's type, NULL: none; may be out */
     size_t rows, columns, inner;
+    size_t groups;          // 0: one plain product
+    const int32_t *offsets; /* [groups + 1] */
+    ptb_dtype type;
+    bool wide; // out and residual are f32
 } ptb_matmul;
 
 // d_in = d_out * weight (+ d_in)
 typedef struct {
-    float *d_in;         /* [rows, inner] */
-    const float *d_out;  /* [rows, columns] */
-    const float *weight; /* [columns, inner] */
+    void *d_in;         /* [rows, inner] */
+    const void *d_out;  /* [rows, columns] */
+    const void *weight; /* [columns, inner] */
     size_t rows, columns, inner;
+    size_t groups;
+    const int32_t *offsets; /* [groups + 1] */
+    ptb_dtype type;
     bool accumulate;
 } ptb_matmul_input_gradient;
 
 // d_weight = d_out^T * in (+ d_weight), d_bias = column sums of d_out (+ d_bias)
 typedef struct {
-    float *d_weight;    /* [columns, inner] */
-    float *d_bias;      /* [columns], NULL: none */
-    const float *d_out; /* [rows, columns] */
-    const float *in;    /* [rows, inner] */
+    float *d_weight;   /* [columns, inner] */
+    float *d_bias;     /* [columns], NULL: none */
+    const void *d_out; /* [rows, columns] */
+    const void *in;    /* [rows, inner] */
     size_t rows, columns, inner;
+    size_t groups;
+    const int32_t *offsets; /* [groups + 1] */
+    ptb_dtype type;
     bool accumulate;
 } ptb_matmul_weight_gradient;
 
-// out = (in - mean) * rstd * gain + bias, rstd = 1 / sqrt(variance + 1e-5) (Ba et al. 2016)
+// ---- normalisation
+
+// LayerNorm (Ba et al. 2016): out = (in - mean) * rstd * gain + bias, rstd = 1 / sqrt(variance + epsilon).
+// RMSNorm (Zhang and Sennrich 2019) when mean is NULL: out = in * rstd * gain, rstd = 1 / sqrt(mean(in^2) +
+// epsilon).
 typedef struct {
-    float *out;               /* [rows, width] */
-    float *mean, *rstd;       /* [rows], kept for the backward pass */
-    const float *in;          /* [rows, width] */
-    const float *gain, *bias; /* [width] */
+    void *out;          /* [rows, width] */
+    float *mean, *rstd; /* [rows], kept for the backward pass; mean NULL: RMSNorm */
+    const void *in;     /* [rows, width] */
+    const void *gain;   /* [width] */
+    const void *bias;   /* [width], NULL: none */
     size_t rows, width;
-} ptb_layernorm;
+    float epsilon;
+    ptb_dtype type;
+} ptb_norm;
 
 typedef struct {
-    float *d_in;              /* [rows, width] */
-    float *d_gain, *d_bias;   /* [width] */
-    const float *d_out, *in;  /* [rows, width] */
-    const float *mean, *rstd; /* [rows] */
-    const float *gain;        /* [width] */
-    const float *residual;    /* [rows, width], added to d_in; NULL: none; may be d_in */
+    void *d_in;               /* [rows, width]; may be d_out */
+    float *d_gain, *d_bias;   /* [width]; d_bias NULL: none */
+    const void *d_out, *in;   /* [rows, width] */
+    const float *mean, *rstd; /* [rows]; mean NULL: RMSNorm */
+    const void *gain;         /* [width] */
+    const void *residual;     /* [rows, width], added to d_in; NULL: none; may be d_in */
     size_t rows, width;
+    ptb_dtype type;
     bool accumulate; // d_gain and d_bias
-} ptb_layernorm_gradient;
+} ptb_norm_gradient;
+
+// ---- attention
+
+// Which rows of a packed sequence see each other. Row r of sequence b is at position offset + r; it sees
+// position p when start[b * length + r] <= p, where start holds the position at which its document begins.
+// start NULL: one document from position 0.
 
 // Causal multi-head attention of query rows over key rows. Row r of sequence b starts at (b * length + r) *
-// stride, head h at column h * head_width. Key row j is visible to query row i when not causal or key_offset
-// + j <= query_offset + i. Scores are made a panel of rows at a time and never stored whole.
+// stride, head h at column h * head_width; query head h uses key and value head h / (heads / kv_heads)
+// (grouped queries, Ainslie et al. 2023). Key row j is visible to query row i when query_start[i] <=
+// key_offset + j and (not causal or key_offset + j <= query_offset + i). Scores are made a block at a time
+// and never stored whole.
 typedef struct {
-    size_t batch, heads, head_width;
+    size_t batch, heads, kv_heads, head_width;
     size_t query_length, key_length;  // rows per sequence
-    size_t query_stride, key_stride;  // floats between rows of query, and of key and value
+    size_t query_stride, key_stride;  // elements between rows of query, and of key and value
     int64_t query_offset, key_offset; // position of row 0
+    const int32_t *query_start;       /* [batch, query_length], see above; NULL: 0 */
     bool causal;
-    float scale;      // of the scores
-    float *workspace; // attention_workspace() bytes
+    float scale; // of the scores
+    ptb_dtype type;
+    // Dropout of the probabilities: see ptb_dropout; row is the query's, column head * total length + key
+    // position. rate 0: none.
+    float dropout_rate;
+    uint64_t dropout_seed, dropout_sequence; // key of this call; number of sequence 0 in the global batch
+    size_t total_length;                     // of a whole sequence, for the numbering of dropout
+    void *workspace;                         // attention_workspace() bytes
 } ptb_attention_shape;
 
 typedef struct {
     ptb_attention_shape shape;
-    float *out; /* [batch, query_length, heads * head_width] */
+    void *out;  /* [batch, query_length, heads * head_width] */
     float *lse; /* [batch, heads, query_length]: log of the sum of exp(score); -INFINITY where nothing is
                    visible */
-    const float *query, *key, *value;
+    const void *query, *key, *value;
 } ptb_attention;
 
 // Gradients have the strides of query, key and value. Scores are computed again from lse (FlashAttention-2,
 // Dao 2023, section 3.1).
 typedef struct {
     ptb_attention_shape shape;
-    float *d_query, *d_key, *d_value;
-    const float *d_out, *out; /* [batch, query_length, heads * head_width] */
-    const float *lse;         /* [batch, heads, query_length] */
-    const float *query, *key, *value;
+    void *d_query, *d_key, *d_value;
+    const void *d_out, *out; /* [batch, query_length, heads * head_width] */
+    const float *lse;        /* [batch, heads, query_length] */
+    const void *query, *key, *value;
     bool accumulate; // all three gradients
 } ptb_attention_gradient;
 
-// tanh form: in / 2 * (1 + tanh(sqrt(2 / pi) * (in + 0.044715 in^3))) (Hendrycks and Gimpel 2016)
+// Rotary positions (Su et al. 2021), in place: columns i and i + head_width / 2 of a head are turned by
+// position * base^(-2 i / head_width) (the halves are paired, as in Hugging Face's Llama). inverse turns
+// back, which is the gradient. Position of row r: offset + r mod length - start[r].
 typedef struct {
-    float *out;      /* [count] */
-    const float *in; /* [count] */
-    size_t count;
-} ptb_gelu;
+    void *values; /* [rows, stride], heads from column 0 */
+    size_t rows, stride, heads, head_width;
+    size_t length;        // rows of a sequence
+    int64_t offset;       // position of a sequence's row 0
+    const int32_t *start; /* [rows], NULL: 0 */
+    float base;
+    bool inverse;
+    ptb_dtype type;
+} ptb_rotary;
+
+// ---- elementwise
+
+// GELU, tanh form: in / 2 * (1 + tanh(sqrt(2 / pi) * (in + 0.044715 in^3))) (Hendrycks and Gimpel 2016);
+// in is [rows, width]. SwiGLU (Shazeer 2020): in is [rows, 2 width], gate then up; out = gate * sigmoid(gate)
+// * up.
+typedef enum { PTB_GELU, PTB_SWIGLU } ptb_activation_kind;
+typedef struct {
+    void *out;      /* [rows, width] */
+    const void *in; /* [rows, width or 2 width] */
+    size_t rows, width;
+    ptb_activation_kind kind;
+    ptb_dtype type;
+} ptb_activation;
 
 typedef struct {
-    float *d_in;             /* [count]; may be d_out */
-    const float *d_out, *in; /* [count] */
-    size_t count;
-} ptb_gelu_gradient;
+    void *d_in;        /* as in; GELU: may be d_out */
+    const void *d_out; /* [rows, width] */
+    const void *in;    /* [rows, width or 2 width] */
+    size_t rows, width;
+    ptb_activation_kind kind;
+    ptb_dtype type;
+} ptb_activation_gradient;
 
 // out = a + b; out may be a or b
 typedef struct {
-    float *out;
-    const float *a, *b; /* [count] */
+    void *out;
+    const void *a, *b; /* [count] */
     size_t count;
+    ptb_dtype type;
 } ptb_add;
 
-// out = table[token] + positions[position_offset + row mod sequence]
+// out = in / (1 - rate) where a counter-based draw of (seed, global row, column) is at least rate, else 0,
+// plus residual. Global row of row r: (sequence + r / length) * total_length + offset + r mod length, so that
+// every sharding draws the same mask; its own gradient when applied to d_out.
 typedef struct {
-    float *out;             /* [rows, width] */
-    const int32_t *tokens;  /* [rows] */
-    const float *table;     /* [vocabulary, width] */
-    const float *positions; /* [.., width] */
+    void *out;            /* [rows, width]; may be in or residual */
+    const void *in;       /* [rows, width] */
+    const void *residual; /* [rows, width], NULL: none */
+    size_t rows, width;
+    size_t length, total_length; // rows of a sequence here, and of a whole one
+    uint64_t sequence;           // number of sequence 0 in the global batch
+    int64_t offset;              // position of a sequence's row 0
+    uint64_t seed;               // of the step and the place in the model
+    float rate;
+    ptb_dtype type;
+} ptb_dropout;
+
+// out = (out's type) in
+typedef struct {
+    void *out;
+    const void *in; /* [count] */
+    size_t count;
+    ptb_dtype out_type, in_type;
+} ptb_convert;
+
+// ---- embedding and loss
+
+// out = table[token] + positions[position], position = position_offset + row mod sequence - start[row]
+typedef struct {
+    void *out;             /* [rows, width] */
+    const int32_t *tokens; /* [rows] */
+    const int32_t *start;  /* [rows], NULL: 0 */
+    const void *table;     /* [vocabulary, width] */
+    const void *positions; /* [.., width], NULL: none (rotary) */
     size_t rows, sequence, width;
     size_t position_offset;
+    ptb_dtype type;
 } ptb_embedding;
 
 typedef struct {
-    float *d_table, *d_positions; /* [vocabulary, width], [positions, width] */
-    const float *d_out;           /* [rows, width] */
-    const int32_t *tokens;        /* [rows] */
+    float *d_table;        /* [vocabulary, width] */
+    float *d_positions;    /* [positions, width], NULL: none */
+    const void *d_out;     /* [rows, width] */
+    const int32_t *tokens; /* [rows] */
+    const int32_t *start;  /* [rows], NULL: 0 */
     size_t rows, sequence, width, vocabulary, positions;
     size_t position_offset;
+    ptb_dtype type;
     bool accumulate_table, accumulate_positions;
 } ptb_embedding_gradient;
 
-// Cross-entropy forward and backward in one pass: *loss = scale * sum of -log softmax(logits)[target] (+
-// *loss); logits become their gradient, scale * (softmax - one-hot).
+// Cross-entropy forward and backward in one pass over some rows of the batch: *loss = scale * sum of -log
+// softmax(logits)[target] (+ *loss); d_logits = scale * factor * (softmax - one-hot). A row whose target is
+// negative counts nothing and has gradient 0.
 typedef struct {
-    float *logits;          /* [rows, vocabulary] */
+    float *logits;          /* [rows, vocabulary]; destroyed */
+    void *d_logits;         /* [rows, vocabulary]; may be logits when type is f32 */
     const int32_t *targets; /* [rows] */
     float *losses;          /* [rows]: -log softmax of each row */
     double *loss;           /* [1] */
+    const float *factor;    /* [1]: loss scale of f16 training; NULL: 1 */
     size_t rows, vocabulary;
     double scale;
+    ptb_dtype type;
     bool accumulate; // *loss
 } ptb_cross_entropy;
 
-// Decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2): m and v are running means of the gradient
-// and its square; parameter -= rate * (m / correction1 / (sqrt(v / correction2) + epsilon) + decay *
-// parameter).
+// ---- mixture of experts
+
+// Top-k softmax gate (Shazeer et al. 2017; load-balancing loss of Fedus et al. 2022, equation 4, over top-k:
+// balance * experts * sum_e f_e P_e with f_e the share of the rows x top_k choices, P_e the mean
+// probability). Each row's top_k experts, largest probability first, the smaller index first among equals;
+// weights are the probabilities, divided by their sum when normalise. Choices are put in order of expert,
+// then row: slot [row, k] is the place of a choice in that order. capacity > 0: an expert takes its first
+// `capacity` choices in order of row; the others have slot -1 and contribute nothing.
+typedef struct {
+    float *probabilities; /* [rows, experts]; may be logits */
+    int32_t *expert;      /* [rows, top_k] */
+    float *weight;        /* [rows, top_k] */
+    int32_t *slot;        /* [rows, top_k] */
+    int32_t *offsets;     /* [experts + 1], of the slots */
+    int32_t *counts;      /* [experts]: choices before capacity */
+    double *loss;         /* [1]: += scale * balance loss; NULL: none */
+    const float *logits;  /* [rows, experts] */
+    size_t rows, experts, top_k, capacity;
+    double balance, scale; // coefficient; share of this call in the mean over the global batch
+    bool normalise;
+} ptb_route;
+
+// d_logits from the gradients of the weights (and of the balance loss times factor).
+typedef struct {
+    void *d_logits;             /* [rows, experts], type */
+    const float *d_weight;      /* [rows, top_k] */
+    const float *probabilities; /* [rows, experts] */
+    const float *weight;        /* [rows, top_k] */
+    const int32_t *expert;      /* [rows, top_k] */
+    const int32_t *slot;        /* [rows, top_k] */
+    const int32_t *counts;      /* [experts] */
+    const float *factor;        /* [1], NULL: 1 */
+    size_t rows, experts, top_k;
+    double balance, scale;
+    bool normalise;
+    ptb_dtype type;
+} ptb_route_gradient;
+
+// out[slot[row, k]] = in[row]; each slot is written by one choice.
+typedef struct {
+    void *out;           /* [slots, width] */
+    const void *in;      /* [rows, width] */
+    const int32_t *slot; /* [rows, top_k] */
+    size_t rows, top_k, width;
+    ptb_dtype type;
+} ptb_dispatch;
+
+// d_in[row] = sum over k of d_out[slot[row, k]] (+ d_in)
+typedef struct {
+    void *d_in;          /* [rows, width] */
+    const void *d_out;   /* [slots, width] */
+    const int32_t *slot; /* [rows, top_k] */
+    size_t rows, top_k, width;
+    ptb_dtype type;
+    bool accumulate;
+} ptb_dispatch_gradient;
+
+// out[row] = sum over k of weight[row, k] * in[slot[row, k]] + residual
+typedef struct {
+    void *out;            /* [rows, width] */
+    const void *in;       /* [slots, width] */
+    const float *weight;  /* [rows, top_k] */
+    const int32_t *slot;  /* [rows, top_k] */
+    const void *residual; /* [rows, width], NULL: none; may be out */
+    size_t rows, top_k, width;
+    ptb_dtype type;
+} ptb_combine;
+
+// d_in[slot] = weight * d_out[row]; d_weight = dot of in[slot] and d_out[row], 0 for a dropped choice
+typedef struct {
+    void *d_in;          /* [slots, width]; may be in */
+    float *d_weight;     /* [rows, top_k] */
+    const void *d_out;   /* [rows, width] */
+    const void *in;      /* [slots, width] */
+    const float *weight; /* [rows, top_k] */
+    const int32_t *slot; /* [rows, top_k] */
+    size_t rows, top_k, width;
+    ptb_dtype type;
+} ptb_combine_gradient;
+
+// ---- optimizer
+
+// What an update needs that depends on data; device memory, one a rank. The host sets it up; optimizer_begin
+// and optimizer_end keep it.
+typedef struct {
+    float factor;                    // every gradient is multiplied by this: 1 / loss scale, and clipping
+    float loss_scale;                // of the next loss; 1 but in f16
+    uint32_t skip;                   // 1: some gradient is not finite; parameters and moments stay
+    uint32_t good, skipped;          // steps since the scale last changed; steps skipped so far
+    uint64_t applied;                // updates done, this one included
+    double beta1_power, beta2_power; // beta^applied
+    double norm;                     // global norm of the unscaled gradient, before clipping
+} ptb_update;
+
+// *sum = sum of squares of `count` values (+ *sum), in double
+typedef struct {
+    double *sum;
+    const float *values; /* [count] */
+    size_t count;
+    bool accumulate;
+} ptb_sum_squares;
+
+// From the sum of squares of all gradients (over all ranks; NULL: not needed without clip and dynamic):
+// factor, skip, norm, applied, powers. clip: largest global norm (Pascanu et al. 2013), 0: none. dynamic: the
+// loss scale halves when a gradient is not finite and doubles after `growth_interval` good steps
+// (Micikevicius et al. 2018).
+typedef struct {
+    ptb_update *update;
+    const double *sum_squares;
+    double clip, beta1, beta2;
+    uint32_t growth_interval;
+    bool dynamic;
+} ptb_update_begin;
+
+// Decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2): with g = factor * gradient, m and v are
+// running means of g and its square; parameter -= rate * (m / correction1 / (sqrt(v / correction2) + epsilon)
+// + decay * parameter); corrections are 1 - beta^applied. Nothing changes when update->skip.
 typedef struct {
     float *parameter, *m, *v; /* [count] */
     const float *gradient;    /* [count] */
+    void *rounded;            /* [count]: the new parameter in `type`; NULL: none */
+    const ptb_update *update;
     size_t count;
     float rate, beta1, beta2, epsilon, decay;
-    float correction1, correction2; // 1 - beta^step, step counted from 1
+    ptb_dtype type;
 } ptb_adamw;
 
+// Momentum (Sutskever et al. 2013, PyTorch's form): m = momentum * m + g + decay * parameter; parameter -=
+// rate
+// * m. m NULL: momentum 0.
+typedef struct {
+    float *parameter, *m; /* [count] */
+    const float *gradient;
+    void *rounded;
+    const ptb_update *update;
+    size_t count;
+    float rate, momentum, decay;
+    ptb_dtype type;
+} ptb_sgd;
+
 // method, its argument struct: ptb_status (*method)(ptb_stream *stream, const struct *arguments)
+// To come: rotary, dropout, convert, route, route_gradient, dispatch, dispatch_gradient, combine,
+// combine_gradient, sgd.
 #define PTB_KERNEL_LIST(X)                                                                                   \
     X(matmul, ptb_matmul)                                                                                    \
     X(matmul_input_gradient, ptb_matmul_input_gradient)                                                      \
     X(matmul_weight_gradient, ptb_matmul_weight_gradient)                                                    \
-    X(layernorm, ptb_layernorm)                                                                              \
-    X(layernorm_gradient, ptb_layernorm_gradient)                                                            \
+    X(norm, ptb_norm)                                                                                        \
+    X(norm_gradient, ptb_norm_gradient)                                                                      \
     X(attention, ptb_attention)                                                                              \
     X(attention_gradient, ptb_attention_gradient)                                                            \
-    X(gelu, ptb_gelu)                                                                                        \
-    X(gelu_gradient, ptb_gelu_gradient)                                                                      \
+    X(activation, ptb_activation)                                                                            \
+    X(activation_gradient, ptb_activation_gradient)                                                          \
     X(add, ptb_add)                                                                                          \
     X(embedding, ptb_embedding)                                                                              \
     X(embedding_gradient, ptb_embedding_gradient)                                                            \
     X(cross_entropy, ptb_cross_entropy)                                                                      \
+    X(sum_squares, ptb_sum_squares)                                                                          \
+    X(update_begin, ptb_update_begin)                                                                        \
     X(adamw, ptb_adamw)
 
 typedef struct {
@@ -177,6 +414,8 @@ typedef struct {
 #define X(method, arguments) ptb_status (*method)(ptb_stream * stream, const arguments *args);
     PTB_KERNEL_LIST(X)
 #undef X
+    // Compute types it has: bits 1u << type.
+    unsigned types;
     // Processor threads that kernels of this stream use from now on (host; ignored elsewhere).
     ptb_status (*set_threads)(ptb_stream *stream, int threads);
     // Bytes of workspace that attention and its gradient need.

@@ -26,21 +26,23 @@ ptb_status ptb_host_sgemm(char trans_a, char trans_b, size_t m, size_t n, size_t
 static bool fill_addend(const ptb_matmul *a)
 {
     size_t columns = a->columns;
-    if (!a->bias && !a->residual)
+    const float *bias = a->bias, *addend = a->residual;
+    float *sum = a->out;
+    if (!bias && !addend)
         return false;
-    if (!a->bias && a->residual == a->out)
+    if (!bias && addend == sum)
         return true;
 #pragma omp parallel for schedule(static)
     for (size_t r = 0; r < a->rows; r++) {
-        float *out = a->out + r * columns;
-        const float *residual = a->residual ? a->residual + r * columns : NULL;
+        float *out = sum + r * columns;
+        const float *residual = addend ? addend + r * columns : NULL;
         if (!residual) {
-            memcpy(out, a->bias, columns * sizeof *out);
-        } else if (!a->bias) {
+            memcpy(out, bias, columns * sizeof *out);
+        } else if (!bias) {
             memcpy(out, residual, columns * sizeof *out);
         } else {
             for (size_t c = 0; c < columns; c++)
-                out[c] = residual[c] + a->bias[c];
+                out[c] = residual[c] + bias[c];
         }
     }
     return true;
@@ -71,7 +73,7 @@ static void sum_columns(const ptb_matmul_weight_gradient *a)
         size_t width = columns - first < STRIP ? columns - first : STRIP;
         float sums[STRIP] = {0};
         for (size_t r = 0; r < a->rows; r++) {
-            const float *row = a->d_out + r * columns + first;
+            const float *row = (const float *)a->d_out + r * columns + first;
             for (size_t c = 0; c < width; c++)
                 sums[c] += row[c];
         }
@@ -115,7 +117,8 @@ static const ptb_kernels host_kernels = {
 #define X(method, arguments) .method = method,
     PTB_KERNEL_LIST(X)
 #undef X
-        .set_threads = set_threads,
+        .types = 1u << PTB_F32,
+    .set_threads = set_threads,
     .attention_workspace = ptb_host_attention_workspace,
     .attention_flops = ptb_host_attention_flops,
 };

@@ -69,10 +69,11 @@ static ptb_status forward_panel(const ptb_attention *a, size_t b, size_t h, size
     const ptb_attention_shape *s = &a->shape;
     size_t rows = panel_rows(s, first), width = s->head_width, out_stride = s->heads * width;
     size_t columns = visible(s, first + rows - 1), ld = padded(s->key_length);
-    const float *query = a->query + (b * s->query_length + first) * s->query_stride + h * width;
-    const float *key = a->key + b * s->key_length * s->key_stride + h * width;
-    const float *value = a->value + b * s->key_length * s->key_stride + h * width;
-    float *out = a->out + (b * s->query_length + first) * out_stride + h * width;
+    const float *query =
+        (const float *)a->query + (b * s->query_length + first) * s->query_stride + h * width;
+    const float *key = (const float *)a->key + b * s->key_length * s->key_stride + h * width;
+    const float *value = (const float *)a->value + b * s->key_length * s->key_stride + h * width;
+    float *out = (float *)a->out + (b * s->query_length + first) * out_stride + h * width;
     float *lse = a->lse + (b * s->heads + h) * s->query_length + first;
     float *inverse = scores + PANEL * ld;
     if (!columns) {
@@ -102,7 +103,7 @@ ptb_status ptb_host_run_attention(void *arg)
 #pragma omp parallel for schedule(static) collapse(2)
     for (size_t b = 0; b < s->batch; b++)
         for (size_t h = 0; h < s->heads; h++) {
-            float *scratch = s->workspace + (size_t)omp_get_thread_num() * scratch_floats(s);
+            float *scratch = (float *)s->workspace + (size_t)omp_get_thread_num() * scratch_floats(s);
             ptb_status status = PTB_OK;
             for (size_t first = 0; first < s->query_length && status == PTB_OK; first += PANEL)
                 status = forward_panel(a, b, h, first, scratch);
@@ -156,20 +157,20 @@ static ptb_status backward_panel(const ptb_attention_gradient *a, size_t b, size
     size_t qs = s->query_stride, ks = s->key_stride;
     const float *lse = a->lse + (b * s->heads + h) * s->query_length + first;
     float *scores = scratch, *d_scores = scratch + PANEL * ld, *delta = scratch + 2 * PANEL * ld;
+    const float *query = (const float *)a->query + q, *key = (const float *)a->key + k;
+    const float *value = (const float *)a->value + k, *d_out = (const float *)a->d_out + o;
     if (!columns)
         return PTB_OK;
-    row_products(a->d_out + o, a->out + o, rows, width, out_stride, delta);
-    PTB_TRY(ptb_host_sgemm('N', 'T', rows, columns, width, s->scale, a->query + q, qs, a->key + k, ks, 0,
-                           scores, ld));
-    PTB_TRY(ptb_host_sgemm('N', 'T', rows, columns, width, 1, a->d_out + o, out_stride, a->value + k, ks, 0,
-                           d_scores, ld));
+    row_products(d_out, (const float *)a->out + o, rows, width, out_stride, delta);
+    PTB_TRY(ptb_host_sgemm('N', 'T', rows, columns, width, s->scale, query, qs, key, ks, 0, scores, ld));
+    PTB_TRY(ptb_host_sgemm('N', 'T', rows, columns, width, 1, d_out, out_stride, value, ks, 0, d_scores, ld));
     backward_rows(s, first, rows, columns, lse, delta, scores, d_scores);
-    PTB_TRY(ptb_host_sgemm('T', 'N', columns, width, rows, 1, scores, ld, a->d_out + o, out_stride, 1,
-                           a->d_value + k, ks));
-    PTB_TRY(ptb_host_sgemm('T', 'N', columns, width, rows, 1, d_scores, ld, a->query + q, qs, 1, a->d_key + k,
-                           ks));
-    return ptb_host_sgemm('N', 'N', rows, width, columns, 1, d_scores, ld, a->key + k, ks, 1, a->d_query + q,
-                          qs);
+    PTB_TRY(ptb_host_sgemm('T', 'N', columns, width, rows, 1, scores, ld, d_out, out_stride, 1,
+                           (float *)a->d_value + k, ks));
+    PTB_TRY(ptb_host_sgemm('T', 'N', columns, width, rows, 1, d_scores, ld, query, qs, 1,
+                           (float *)a->d_key + k, ks));
+    return ptb_host_sgemm('N', 'N', rows, width, columns, 1, d_scores, ld, key, ks, 1,
+                          (float *)a->d_query + q, qs);
 }
 
 static void clear_rows(float *first, size_t rows, size_t stride, size_t width)
@@ -186,13 +187,13 @@ ptb_status ptb_host_run_attention_gradient(void *arg)
 #pragma omp parallel for schedule(static) collapse(2)
     for (size_t b = 0; b < s->batch; b++)
         for (size_t h = 0; h < s->heads; h++) {
-            float *scratch = s->workspace + (size_t)omp_get_thread_num() * scratch_floats(s);
+            float *scratch = (float *)s->workspace + (size_t)omp_get_thread_num() * scratch_floats(s);
             size_t q = b * s->query_length * s->query_stride + h * s->head_width;
             size_t k = b * s->key_length * s->key_stride + h * s->head_width;
             if (!a->accumulate) {
-                clear_rows(a->d_query + q, s->query_length, s->query_stride, s->head_width);
-                clear_rows(a->d_key + k, s->key_length, s->key_stride, s->head_width);
-                clear_rows(a->d_value + k, s->key_length, s->key_stride, s->head_width);
+                clear_rows((float *)a->d_query + q, s->query_length, s->query_stride, s->head_width);
+                clear_rows((float *)a->d_key + k, s->key_length, s->key_stride, s->head_width);
+                clear_rows((float *)a->d_value + k, s->key_length, s->key_stride, s->head_width);
             }
             ptb_status status = PTB_OK;
             for (size_t first = 0; first < s->query_length && status == PTB_OK; first += PANEL)

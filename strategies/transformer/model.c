@@ -56,6 +56,7 @@ static ptb_attention_shape attention_shape(const ptb_model *m)
     const ptb_model_shape *s = &m->config.layout->shape;
     size_t width = (size_t)(s->hidden / s->heads);
     return (ptb_attention_shape){
+        .type = PTB_F32,
         .batch = (size_t)m->config.batch,
         .heads = (size_t)s->heads,
         .head_width = width,
@@ -63,6 +64,7 @@ static ptb_attention_shape attention_shape(const ptb_model *m)
         .key_length = (size_t)s->sequence,
         .query_stride = 3 * m->hidden,
         .key_stride = 3 * m->hidden,
+        .kv_heads = (size_t)s->heads,
         .causal = true,
         .scale = 1 / sqrtf((float)width),
         .workspace = m->attention_workspace,
@@ -197,7 +199,8 @@ static ptb_status linear(ptb_model *m, const ptb_unit *u, const float *p, int we
                          const float *in, const float *residual, float *out)
 {
     const ptb_tensor *w = &u->tensor[weight];
-    return m->config.kernels->matmul(m->config.stream, &(ptb_matmul){.out = out,
+    return m->config.kernels->matmul(m->config.stream, &(ptb_matmul){.type = PTB_F32,
+                                                                     .out = out,
                                                                      .in = in,
                                                                      .weight = p + w->first,
                                                                      .bias = p + u->tensor[bias].first,
@@ -212,7 +215,8 @@ static ptb_status linear_input_gradient(ptb_model *m, const ptb_unit *u, const f
 {
     const ptb_tensor *w = &u->tensor[weight];
     return m->config.kernels->matmul_input_gradient(m->config.stream,
-                                                    &(ptb_matmul_input_gradient){.d_in = d_in,
+                                                    &(ptb_matmul_input_gradient){.type = PTB_F32,
+                                                                                 .d_in = d_in,
                                                                                  .d_out = d_out,
                                                                                  .weight = p + w->first,
                                                                                  .rows = m->rows,
@@ -225,7 +229,8 @@ static ptb_status linear_weight_gradient(ptb_model *m, const ptb_unit *u, float 
 {
     const ptb_tensor *w = &u->tensor[weight];
     return m->config.kernels->matmul_weight_gradient(
-        m->config.stream, &(ptb_matmul_weight_gradient){.d_weight = g + w->first,
+        m->config.stream, &(ptb_matmul_weight_gradient){.type = PTB_F32,
+                                                        .d_weight = g + w->first,
                                                         .d_bias = g + u->tensor[bias].first,
                                                         .d_out = d_out,
                                                         .in = in,
@@ -238,15 +243,16 @@ static ptb_status linear_weight_gradient(ptb_model *m, const ptb_unit *u, float 
 static ptb_status norm(ptb_model *m, const ptb_unit *u, const float *p, int gain, const float *in, float *out,
                        float *mean, float *rstd)
 {
-    return m->config.kernels->layernorm(m->config.stream,
-                                        &(ptb_layernorm){.out = out,
-                                                         .mean = mean,
-                                                         .rstd = rstd,
-                                                         .in = in,
-                                                         .gain = p + u->tensor[gain].first,
-                                                         .bias = p + u->tensor[gain + 1].first,
-                                                         .rows = m->rows,
-                                                         .width = m->hidden});
+    return m->config.kernels->norm(m->config.stream, &(ptb_norm){.type = PTB_F32,
+                                                                 .out = out,
+                                                                 .mean = mean,
+                                                                 .rstd = rstd,
+                                                                 .in = in,
+                                                                 .gain = p + u->tensor[gain].first,
+                                                                 .bias = p + u->tensor[gain + 1].first,
+                                                                 .rows = m->rows,
+                                                                 .width = m->hidden,
+                                                                 .epsilon = 1e-5f});
 }
 
 // d_stream = gradient through the norm (+ d_stream when `add`)
@@ -254,19 +260,20 @@ static ptb_status norm_gradient(ptb_model *m, const ptb_unit *u, const ptb_unit_
                                 const float *in, const float *mean, const float *rstd, bool add,
                                 bool accumulate)
 {
-    ptb_layernorm_gradient args = {.d_in = m->d_stream,
-                                   .d_gain = x->gradients + u->tensor[gain].first,
-                                   .d_bias = x->gradients + u->tensor[gain + 1].first,
-                                   .d_out = m->d_narrow,
-                                   .in = in,
-                                   .mean = mean,
-                                   .rstd = rstd,
-                                   .gain = x->parameters + u->tensor[gain].first,
-                                   .residual = add ? m->d_stream : NULL,
-                                   .rows = m->rows,
-                                   .width = m->hidden,
-                                   .accumulate = accumulate};
-    return m->config.kernels->layernorm_gradient(m->config.stream, &args);
+    ptb_norm_gradient args = {.type = PTB_F32,
+                              .d_in = m->d_stream,
+                              .d_gain = x->gradients + u->tensor[gain].first,
+                              .d_bias = x->gradients + u->tensor[gain + 1].first,
+                              .d_out = m->d_narrow,
+                              .in = in,
+                              .mean = mean,
+                              .rstd = rstd,
+                              .gain = x->parameters + u->tensor[gain].first,
+                              .residual = add ? m->d_stream : NULL,
+                              .rows = m->rows,
+                              .width = m->hidden,
+                              .accumulate = accumulate};
+    return m->config.kernels->norm_gradient(m->config.stream, &args);
 }
 
 static ptb_status block_forward(ptb_model *m, size_t unit, const float *p)
@@ -289,7 +296,9 @@ static ptb_status block_forward(ptb_model *m, size_t unit, const float *p)
         linear(m, u, p, PTB_BLOCK_PROJECTION_WEIGHT, PTB_BLOCK_PROJECTION_BIAS, b->attention, in, b->middle));
     PTB_TRY(norm(m, u, p, PTB_BLOCK_NORM2_GAIN, b->middle, b->norm2, b->norm2_mean, b->norm2_rstd));
     PTB_TRY(linear(m, u, p, PTB_BLOCK_UP_WEIGHT, PTB_BLOCK_UP_BIAS, b->norm2, NULL, b->up));
-    PTB_TRY(k->gelu(m->config.stream, &(ptb_gelu){.out = b->gelu, .in = b->up, .count = m->rows * 4 * c}));
+    PTB_TRY(k->activation(
+        m->config.stream,
+        &(ptb_activation){.type = PTB_F32, .out = b->gelu, .in = b->up, .rows = m->rows, .width = 4 * c}));
     return linear(m, u, p, PTB_BLOCK_DOWN_WEIGHT, PTB_BLOCK_DOWN_BIAS, b->gelu, b->middle, b->out);
 }
 
@@ -302,9 +311,13 @@ static ptb_status feed_forward_backward(ptb_model *m, size_t unit, const ptb_uni
     PTB_TRY(linear_input_gradient(m, u, p, PTB_BLOCK_DOWN_WEIGHT, m->d_stream, m->d_wide));
     PTB_TRY(linear_weight_gradient(m, u, g, PTB_BLOCK_DOWN_WEIGHT, PTB_BLOCK_DOWN_BIAS, m->d_stream, b->gelu,
                                    accumulate));
-    ptb_gelu_gradient gelu = {
-        .d_in = m->d_wide, .d_out = m->d_wide, .in = b->up, .count = m->rows * 4 * m->hidden};
-    PTB_TRY(m->config.kernels->gelu_gradient(m->config.stream, &gelu));
+    ptb_activation_gradient gelu = {.type = PTB_F32,
+                                    .d_in = m->d_wide,
+                                    .d_out = m->d_wide,
+                                    .in = b->up,
+                                    .rows = m->rows,
+                                    .width = 4 * m->hidden};
+    PTB_TRY(m->config.kernels->activation_gradient(m->config.stream, &gelu));
     PTB_TRY(linear_input_gradient(m, u, p, PTB_BLOCK_UP_WEIGHT, m->d_wide, m->d_narrow));
     PTB_TRY(linear_weight_gradient(m, u, g, PTB_BLOCK_UP_WEIGHT, PTB_BLOCK_UP_BIAS, m->d_wide, b->norm2,
                                    accumulate));
@@ -354,7 +367,8 @@ static ptb_status block_backward(ptb_model *m, size_t unit, const ptb_unit_memor
 static ptb_status embedding_forward(ptb_model *m, const float *p)
 {
     const ptb_unit *u = &m->config.layout->unit[0];
-    ptb_embedding args = {.out = m->embedded,
+    ptb_embedding args = {.type = PTB_F32,
+                          .out = m->embedded,
                           .tokens = m->inputs,
                           .table = p + u->tensor[PTB_EMBED_TOKENS].first,
                           .positions = p + u->tensor[PTB_EMBED_POSITIONS].first,
@@ -369,7 +383,8 @@ static ptb_status embedding_backward(ptb_model *m, const ptb_unit_memory *x, boo
 {
     const ptb_unit *u = &m->config.layout->unit[0];
     const ptb_model_shape *s = &m->config.layout->shape;
-    ptb_embedding_gradient args = {.d_table = x->gradients + u->tensor[PTB_EMBED_TOKENS].first,
+    ptb_embedding_gradient args = {.type = PTB_F32,
+                                   .d_table = x->gradients + u->tensor[PTB_EMBED_TOKENS].first,
                                    .d_positions = x->gradients + u->tensor[PTB_EMBED_POSITIONS].first,
                                    .d_out = m->d_stream,
                                    .tokens = m->inputs,
@@ -390,7 +405,8 @@ static ptb_status head_forward(ptb_model *m, size_t unit, const ptb_unit_memory 
     PTB_TRY(norm(m, u, x->parameters, PTB_HEAD_NORM_GAIN, ptb_model_output(m, unit - 1), m->norm,
                  m->norm_mean, m->norm_rstd));
     bool tied = m->config.layout->shape.tied;
-    ptb_matmul args = {.out = m->logits,
+    ptb_matmul args = {.type = PTB_F32,
+                       .out = m->logits,
                        .in = m->norm,
                        .weight = tied ? x->tied_parameters : x->parameters + u->tensor[PTB_HEAD_WEIGHT].first,
                        .rows = m->rows,
@@ -406,13 +422,15 @@ static ptb_status head_backward(ptb_model *m, size_t unit, const ptb_unit_memory
     bool tied = m->config.layout->shape.tied;
     size_t vocabulary = (size_t)m->config.layout->shape.vocabulary;
     const float *weight = tied ? x->tied_parameters : x->parameters + u->tensor[PTB_HEAD_WEIGHT].first;
-    ptb_matmul_input_gradient input = {.d_in = m->d_narrow,
+    ptb_matmul_input_gradient input = {.type = PTB_F32,
+                                       .d_in = m->d_narrow,
                                        .d_out = m->logits,
                                        .weight = weight,
                                        .rows = m->rows,
                                        .columns = vocabulary,
                                        .inner = m->hidden};
-    ptb_matmul_weight_gradient weights = {.d_weight = tied ? x->tied_gradients
+    ptb_matmul_weight_gradient weights = {.type = PTB_F32,
+                                          .d_weight = tied ? x->tied_gradients
                                                            : x->gradients + u->tensor[PTB_HEAD_WEIGHT].first,
                                           .d_out = m->logits,
                                           .in = m->norm,
@@ -442,7 +460,9 @@ ptb_status ptb_model_forward(ptb_model *m, size_t unit, const ptb_unit_memory *m
 
 ptb_status ptb_model_loss(ptb_model *m, double scale, double *loss)
 {
-    ptb_cross_entropy args = {.logits = m->logits,
+    ptb_cross_entropy args = {.type = PTB_F32,
+                              .logits = m->logits,
+                              .d_logits = m->logits,
                               .targets = m->targets,
                               .losses = m->losses,
                               .loss = loss,
