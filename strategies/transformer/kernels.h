@@ -183,8 +183,9 @@ typedef struct {
 } ptb_add;
 
 // out = in / (1 - rate) where a counter-based draw of (seed, global row, column) is at least rate, else 0,
-// plus residual. Global row of row r: (sequence + r / length) * total_length + offset + r mod length, so that
-// every sharding draws the same mask; its own gradient when applied to d_out.
+// plus residual; the draw is defined in strategies/transformer/dropout.h. Global row of row r: (sequence + r
+// / length) * total_length + offset + r mod length, so that every sharding draws the same mask; its own
+// gradient when applied to d_out.
 typedef struct {
     void *out;            /* [rows, width]; may be in or residual */
     const void *in;       /* [rows, width] */
