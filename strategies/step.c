@@ -204,7 +204,13 @@ static ptb_status step_open(const ptb_bench_env *env, const void *config, ptb_be
     split(c->strategy, &run->strategies);
     split(c->comm, &run->comms);
     split(c->algorithm, &run->algorithms);
-    ptb_model_shape shape = {c->layers, c->hidden, c->heads, c->sequence, c->vocabulary, c->tied};
+    ptb_model_shape shape = {.layers = c->layers,
+                             .hidden = c->hidden,
+                             .heads = c->heads,
+                             .sequence = c->sequence,
+                             .vocabulary = c->vocabulary,
+                             .biases = true,
+                             .tied = c->tied};
     ptb_status status = check_names(run);
     if (status == PTB_OK)
         status = check_algorithms(run);

@@ -15,7 +15,8 @@ static ptb_model_config model_config(const ptb_trainer_config *c)
     return (ptb_model_config){.kernels = c->kernels,
                               .layout = c->layout,
                               .batch = c->batch / c->world->size,
-                              .threads = c->threads};
+                              .threads = c->threads,
+                              .type = PTB_F32};
 }
 
 void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_COUNT])
@@ -202,8 +203,8 @@ static ptb_status copy_batch(ptb_trainer *t)
     const int32_t *batch = t->batch[t->steps & 1];
     size_t bytes = t->tokens * sizeof *batch;
     PTB_TRY(ptb_mark_open(&t->compute_mark, t->config.trace, t->compute));
-    PTB_TRY(ptb_stream_copy(t->compute, ptb_model_inputs(t->model), batch, bytes));
-    PTB_TRY(ptb_stream_copy(t->compute, ptb_model_targets(t->model), batch + t->tokens, bytes));
+    PTB_TRY(ptb_stream_copy(t->compute, ptb_model_inputs(t->model, 0), batch, bytes));
+    PTB_TRY(ptb_stream_copy(t->compute, ptb_model_targets(t->model, 0), batch + t->tokens, bytes));
     return close_span(t, PTB_SPAN_COPY, PTB_PHASE_FORWARD, -1, "batch");
 }
 
@@ -211,16 +212,21 @@ static ptb_status forward(ptb_trainer *t)
 {
     const ptb_data_parallel *ops = t->data->ops;
     size_t units = t->config.layout->units;
+    double share = 1.0 / t->config.world->size;
+    ptb_microbatch microbatch = {.step = t->steps,
+                                 .sequence = (uint64_t)t->config.world->rank *
+                                             (uint64_t)(t->config.batch / t->config.world->size),
+                                 .scale = share / (double)t->tokens,
+                                 .share = share};
+    PTB_TRY(ptb_model_begin(t->model, 0, &microbatch));
     for (size_t u = 0; u < units; u++) {
         ptb_unit_memory memory;
         PTB_TRY(ops->before_forward(t->data, u));
         ops->unit_memory(t->data, u, &memory);
         PTB_TRY(ptb_mark_open(&t->compute_mark, t->config.trace, t->compute));
-        PTB_TRY(ptb_model_forward(t->model, u, &memory));
-        if (u + 1 == units) {
-            double tokens = (double)t->config.batch * (double)t->config.layout->shape.sequence;
-            PTB_TRY(ptb_model_loss(t->model, 1 / tokens, t->loss));
-        }
+        PTB_TRY(ptb_model_forward(t->model, 0, u, &memory));
+        if (u + 1 == units)
+            PTB_TRY(ptb_model_loss(t->model, 0, &memory, false, t->loss));
         PTB_TRY(close_span(t, PTB_SPAN_COMPUTE, PTB_PHASE_FORWARD, (int)u, unit_name(t, u, false)));
         PTB_TRY(ops->after_forward(t->data, u));
     }
@@ -265,7 +271,7 @@ static ptb_status backward(ptb_trainer *t)
         PTB_TRY(ops->before_backward(t->data, u));
         ops->unit_memory(t->data, u, &memory);
         PTB_TRY(ptb_mark_open(&t->compute_mark, t->config.trace, t->compute));
-        PTB_TRY(ptb_model_backward(t->model, u, &memory, false, &ready));
+        PTB_TRY(ptb_model_backward(t->model, 0, u, &memory, PTB_BACKWARD_BOTH, false, &ready));
         PTB_TRY(close_span(t, PTB_SPAN_COMPUTE, PTB_PHASE_BACKWARD, (int)u, unit_name(t, u, true)));
         PTB_TRY(ops->after_backward(t->data, u));
     }

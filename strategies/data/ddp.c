@@ -176,7 +176,7 @@ static void ddp_unit_memory(ptb_data *data, size_t unit, ptb_unit_memory *memory
     const ptb_unit *u = &layout->unit[unit];
     *memory = (ptb_unit_memory){.parameters = d->parameters + u->first, .gradients = d->gradients + u->first};
     if (layout->shape.tied && u->kind == PTB_UNIT_HEAD) {
-        size_t table = layout->unit[0].first + layout->unit[0].tensor[PTB_EMBED_TOKENS].first;
+        size_t table = layout->unit[0].first + ptb_unit_tensor(&layout->unit[0], PTB_EMBED_TOKENS)->first;
         memory->tied_parameters = d->parameters + table;
         memory->tied_gradients = d->gradients + table;
     }

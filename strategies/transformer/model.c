@@ -23,6 +23,7 @@ typedef struct {
 
 struct ptb_model {
     ptb_model_config config;
+    ptb_microbatch microbatch;
     size_t rows, hidden;          // N, C
     block_state *block;           // [layers]
     float *embedded;              /* [N, C] */
@@ -69,6 +70,11 @@ static ptb_attention_shape attention_shape(const ptb_model *m)
         .scale = 1 / sqrtf((float)width),
         .workspace = m->attention_workspace,
     };
+}
+
+static size_t first_of(const ptb_unit *u, int role)
+{
+    return ptb_unit_tensor(u, (ptb_tensor_role)role)->first;
 }
 
 static void place_activations(ptb_model *m, arena *a)
@@ -132,6 +138,15 @@ void ptb_model_memory(const ptb_model_config *config, uint64_t bytes[PTB_MEMORY_
 
 ptb_status ptb_model_new(const ptb_model_config *config, ptb_model **model)
 {
+    const ptb_model_shape *s = &config->layout->shape;
+    if (config->type != PTB_F32 || config->slots > 1 || config->deferred || config->recompute ||
+        config->packed || s->norm != PTB_LAYER_NORM || s->position != PTB_LEARNED_POSITIONS ||
+        s->activation != PTB_GELU || !s->biases || s->dropout > 0 || s->experts || s->kv_heads != s->heads ||
+        s->head_width * s->heads != s->hidden || s->feed_forward != 4 * s->hidden) {
+        ptb_error("the model has only f32 GPT-2 blocks yet: LayerNorm, learned positions, GELU, biases, a "
+                  "feed-forward of 4 x hidden, one microbatch at a time");
+        return PTB_UNSUPPORTED;
+    }
     uint64_t bytes[PTB_MEMORY_COUNT];
     ptb_model_memory(config, bytes);
     ptb_model *m = malloc(sizeof *m);
@@ -177,17 +192,19 @@ void ptb_model_free(ptb_model *m)
     free(m);
 }
 
-int32_t *ptb_model_inputs(ptb_model *m)
+int32_t *ptb_model_inputs(ptb_model *m, int slot)
 {
+    (void)slot;
     return m->inputs;
 }
 
-int32_t *ptb_model_targets(ptb_model *m)
+int32_t *ptb_model_targets(ptb_model *m, int slot)
 {
+    (void)slot;
     return m->targets;
 }
 
-float *ptb_model_output(ptb_model *m, size_t unit)
+static float *output(ptb_model *m, size_t unit)
 {
     if (unit == 0)
         return m->embedded;
@@ -198,12 +215,12 @@ float *ptb_model_output(ptb_model *m, size_t unit)
 static ptb_status linear(ptb_model *m, const ptb_unit *u, const float *p, int weight, int bias,
                          const float *in, const float *residual, float *out)
 {
-    const ptb_tensor *w = &u->tensor[weight];
+    const ptb_tensor *w = ptb_unit_tensor(u, weight);
     return m->config.kernels->matmul(m->config.stream, &(ptb_matmul){.type = PTB_F32,
                                                                      .out = out,
                                                                      .in = in,
                                                                      .weight = p + w->first,
-                                                                     .bias = p + u->tensor[bias].first,
+                                                                     .bias = p + first_of(u, bias),
                                                                      .residual = residual,
                                                                      .rows = m->rows,
                                                                      .columns = w->rows,
@@ -213,7 +230,7 @@ static ptb_status linear(ptb_model *m, const ptb_unit *u, const float *p, int we
 static ptb_status linear_input_gradient(ptb_model *m, const ptb_unit *u, const float *p, int weight,
                                         const float *d_out, float *d_in)
 {
-    const ptb_tensor *w = &u->tensor[weight];
+    const ptb_tensor *w = ptb_unit_tensor(u, weight);
     return m->config.kernels->matmul_input_gradient(m->config.stream,
                                                     &(ptb_matmul_input_gradient){.type = PTB_F32,
                                                                                  .d_in = d_in,
@@ -227,11 +244,11 @@ static ptb_status linear_input_gradient(ptb_model *m, const ptb_unit *u, const f
 static ptb_status linear_weight_gradient(ptb_model *m, const ptb_unit *u, float *g, int weight, int bias,
                                          const float *d_out, const float *in, bool accumulate)
 {
-    const ptb_tensor *w = &u->tensor[weight];
+    const ptb_tensor *w = ptb_unit_tensor(u, weight);
     return m->config.kernels->matmul_weight_gradient(
         m->config.stream, &(ptb_matmul_weight_gradient){.type = PTB_F32,
                                                         .d_weight = g + w->first,
-                                                        .d_bias = g + u->tensor[bias].first,
+                                                        .d_bias = g + first_of(u, bias),
                                                         .d_out = d_out,
                                                         .in = in,
                                                         .rows = m->rows,
@@ -248,8 +265,8 @@ static ptb_status norm(ptb_model *m, const ptb_unit *u, const float *p, int gain
                                                                  .mean = mean,
                                                                  .rstd = rstd,
                                                                  .in = in,
-                                                                 .gain = p + u->tensor[gain].first,
-                                                                 .bias = p + u->tensor[gain + 1].first,
+                                                                 .gain = p + first_of(u, gain),
+                                                                 .bias = p + first_of(u, gain + 1),
                                                                  .rows = m->rows,
                                                                  .width = m->hidden,
                                                                  .epsilon = 1e-5f});
@@ -262,13 +279,13 @@ static ptb_status norm_gradient(ptb_model *m, const ptb_unit *u, const ptb_unit_
 {
     ptb_norm_gradient args = {.type = PTB_F32,
                               .d_in = m->d_stream,
-                              .d_gain = x->gradients + u->tensor[gain].first,
-                              .d_bias = x->gradients + u->tensor[gain + 1].first,
+                              .d_gain = x->gradients + first_of(u, gain),
+                              .d_bias = x->gradients + first_of(u, gain + 1),
                               .d_out = m->d_narrow,
                               .in = in,
                               .mean = mean,
                               .rstd = rstd,
-                              .gain = x->parameters + u->tensor[gain].first,
+                              .gain = (const float *)x->parameters + first_of(u, gain),
                               .residual = add ? m->d_stream : NULL,
                               .rows = m->rows,
                               .width = m->hidden,
@@ -281,7 +298,7 @@ static ptb_status block_forward(ptb_model *m, size_t unit, const float *p)
     const ptb_kernels *k = m->config.kernels;
     const ptb_unit *u = &m->config.layout->unit[unit];
     block_state *b = &m->block[unit - 1];
-    const float *in = ptb_model_output(m, unit - 1);
+    const float *in = output(m, unit - 1);
     size_t c = m->hidden;
     PTB_TRY(norm(m, u, p, PTB_BLOCK_NORM1_GAIN, in, b->norm1, b->norm1_mean, b->norm1_rstd));
     PTB_TRY(linear(m, u, p, PTB_BLOCK_QKV_WEIGHT, PTB_BLOCK_QKV_BIAS, b->norm1, NULL, b->qkv));
@@ -349,8 +366,8 @@ static ptb_status attention_backward(ptb_model *m, size_t unit, const ptb_unit_m
     PTB_TRY(linear_input_gradient(m, u, p, PTB_BLOCK_QKV_WEIGHT, m->d_wide, m->d_narrow));
     PTB_TRY(linear_weight_gradient(m, u, g, PTB_BLOCK_QKV_WEIGHT, PTB_BLOCK_QKV_BIAS, m->d_wide, b->norm1,
                                    accumulate));
-    return norm_gradient(m, u, x, PTB_BLOCK_NORM1_GAIN, ptb_model_output(m, unit - 1), b->norm1_mean,
-                         b->norm1_rstd, true, accumulate);
+    return norm_gradient(m, u, x, PTB_BLOCK_NORM1_GAIN, output(m, unit - 1), b->norm1_mean, b->norm1_rstd,
+                         true, accumulate);
 }
 
 static ptb_status block_backward(ptb_model *m, size_t unit, const ptb_unit_memory *x, bool accumulate,
@@ -359,7 +376,7 @@ static ptb_status block_backward(ptb_model *m, size_t unit, const ptb_unit_memor
     const ptb_unit *u = &m->config.layout->unit[unit];
     PTB_TRY(feed_forward_backward(m, unit, x, accumulate));
     if (ready)
-        PTB_TRY(ready->call(ready->context, unit, u->tensor[PTB_BLOCK_NORM2_GAIN].first));
+        PTB_TRY(ready->call(ready->context, unit, first_of(u, PTB_BLOCK_NORM2_GAIN)));
     PTB_TRY(attention_backward(m, unit, x, accumulate));
     return ready ? ready->call(ready->context, unit, 0) : PTB_OK;
 }
@@ -370,8 +387,8 @@ static ptb_status embedding_forward(ptb_model *m, const float *p)
     ptb_embedding args = {.type = PTB_F32,
                           .out = m->embedded,
                           .tokens = m->inputs,
-                          .table = p + u->tensor[PTB_EMBED_TOKENS].first,
-                          .positions = p + u->tensor[PTB_EMBED_POSITIONS].first,
+                          .table = p + first_of(u, PTB_EMBED_TOKENS),
+                          .positions = p + first_of(u, PTB_EMBED_POSITIONS),
                           .rows = m->rows,
                           .sequence = (size_t)m->config.layout->shape.sequence,
                           .width = m->hidden};
@@ -384,8 +401,8 @@ static ptb_status embedding_backward(ptb_model *m, const ptb_unit_memory *x, boo
     const ptb_unit *u = &m->config.layout->unit[0];
     const ptb_model_shape *s = &m->config.layout->shape;
     ptb_embedding_gradient args = {.type = PTB_F32,
-                                   .d_table = x->gradients + u->tensor[PTB_EMBED_TOKENS].first,
-                                   .d_positions = x->gradients + u->tensor[PTB_EMBED_POSITIONS].first,
+                                   .d_table = x->gradients + first_of(u, PTB_EMBED_TOKENS),
+                                   .d_positions = x->gradients + first_of(u, PTB_EMBED_POSITIONS),
                                    .d_out = m->d_stream,
                                    .tokens = m->inputs,
                                    .rows = m->rows,
@@ -402,13 +419,14 @@ static ptb_status embedding_backward(ptb_model *m, const ptb_unit_memory *x, boo
 static ptb_status head_forward(ptb_model *m, size_t unit, const ptb_unit_memory *x)
 {
     const ptb_unit *u = &m->config.layout->unit[unit];
-    PTB_TRY(norm(m, u, x->parameters, PTB_HEAD_NORM_GAIN, ptb_model_output(m, unit - 1), m->norm,
-                 m->norm_mean, m->norm_rstd));
+    PTB_TRY(norm(m, u, x->parameters, PTB_HEAD_NORM_GAIN, output(m, unit - 1), m->norm, m->norm_mean,
+                 m->norm_rstd));
     bool tied = m->config.layout->shape.tied;
     ptb_matmul args = {.type = PTB_F32,
                        .out = m->logits,
                        .in = m->norm,
-                       .weight = tied ? x->tied_parameters : x->parameters + u->tensor[PTB_HEAD_WEIGHT].first,
+                       .weight = tied ? x->tied_parameters
+                                      : (const float *)x->parameters + first_of(u, PTB_HEAD_WEIGHT),
                        .rows = m->rows,
                        .columns = (size_t)m->config.layout->shape.vocabulary,
                        .inner = m->hidden};
@@ -421,7 +439,8 @@ static ptb_status head_backward(ptb_model *m, size_t unit, const ptb_unit_memory
     const ptb_unit *u = &m->config.layout->unit[unit];
     bool tied = m->config.layout->shape.tied;
     size_t vocabulary = (size_t)m->config.layout->shape.vocabulary;
-    const float *weight = tied ? x->tied_parameters : x->parameters + u->tensor[PTB_HEAD_WEIGHT].first;
+    const float *weight =
+        tied ? x->tied_parameters : (const float *)x->parameters + first_of(u, PTB_HEAD_WEIGHT);
     ptb_matmul_input_gradient input = {.type = PTB_F32,
                                        .d_in = m->d_narrow,
                                        .d_out = m->logits,
@@ -431,7 +450,7 @@ static ptb_status head_backward(ptb_model *m, size_t unit, const ptb_unit_memory
                                        .inner = m->hidden};
     ptb_matmul_weight_gradient weights = {.type = PTB_F32,
                                           .d_weight = tied ? x->tied_gradients
-                                                           : x->gradients + u->tensor[PTB_HEAD_WEIGHT].first,
+                                                           : x->gradients + first_of(u, PTB_HEAD_WEIGHT),
                                           .d_out = m->logits,
                                           .in = m->norm,
                                           .rows = m->rows,
@@ -440,13 +459,27 @@ static ptb_status head_backward(ptb_model *m, size_t unit, const ptb_unit_memory
                                           .accumulate = accumulate};
     PTB_TRY(m->config.kernels->matmul_input_gradient(m->config.stream, &input));
     PTB_TRY(m->config.kernels->matmul_weight_gradient(m->config.stream, &weights));
-    PTB_TRY(norm_gradient(m, u, x, PTB_HEAD_NORM_GAIN, ptb_model_output(m, unit - 1), m->norm_mean,
-                          m->norm_rstd, false, accumulate));
+    PTB_TRY(norm_gradient(m, u, x, PTB_HEAD_NORM_GAIN, output(m, unit - 1), m->norm_mean, m->norm_rstd, false,
+                          accumulate));
     return ready ? ready->call(ready->context, unit, 0) : PTB_OK;
 }
 
-ptb_status ptb_model_forward(ptb_model *m, size_t unit, const ptb_unit_memory *memory)
+void *ptb_model_output(ptb_model *m, int slot, size_t unit)
 {
+    (void)slot;
+    return output(m, unit);
+}
+
+ptb_status ptb_model_begin(ptb_model *m, int slot, const ptb_microbatch *microbatch)
+{
+    (void)slot;
+    m->microbatch = *microbatch;
+    return PTB_OK;
+}
+
+ptb_status ptb_model_forward(ptb_model *m, int slot, size_t unit, const ptb_unit_memory *memory)
+{
+    (void)slot;
     switch (m->config.layout->unit[unit].kind) {
     case PTB_UNIT_EMBEDDING:
         return embedding_forward(m, memory->parameters);
@@ -458,8 +491,11 @@ ptb_status ptb_model_forward(ptb_model *m, size_t unit, const ptb_unit_memory *m
     return PTB_INTERNAL;
 }
 
-ptb_status ptb_model_loss(ptb_model *m, double scale, double *loss)
+ptb_status ptb_model_loss(ptb_model *m, int slot, const ptb_unit_memory *memory, bool accumulate,
+                          double *loss)
 {
+    (void)slot;
+    (void)memory;
     ptb_cross_entropy args = {.type = PTB_F32,
                               .logits = m->logits,
                               .d_logits = m->logits,
@@ -468,13 +504,16 @@ ptb_status ptb_model_loss(ptb_model *m, double scale, double *loss)
                               .loss = loss,
                               .rows = m->rows,
                               .vocabulary = (size_t)m->config.layout->shape.vocabulary,
-                              .scale = scale};
+                              .scale = m->microbatch.scale,
+                              .accumulate = accumulate};
     return m->config.kernels->cross_entropy(m->config.stream, &args);
 }
 
-ptb_status ptb_model_backward(ptb_model *m, size_t unit, const ptb_unit_memory *memory, bool accumulate,
-                              const ptb_gradient_ready *ready)
+ptb_status ptb_model_backward(ptb_model *m, int slot, size_t unit, const ptb_unit_memory *memory, int parts,
+                              bool accumulate, const ptb_gradient_ready *ready)
 {
+    (void)slot;
+    (void)parts;
     switch (m->config.layout->unit[unit].kind) {
     case PTB_UNIT_EMBEDDING:
         return embedding_backward(m, memory, accumulate, ready);
@@ -490,6 +529,6 @@ double ptb_model_flops(const ptb_model *m)
 {
     ptb_attention_shape shape = attention_shape(m);
     double attention = m->config.kernels->attention_flops(&shape); // two products; five more in backward
-    return ptb_layout_flops_linear(m->config.layout) * (double)m->rows +
+    return 3 * ptb_layout_flops_linear(m->config.layout) * (double)m->rows +
            (double)m->config.layout->shape.layers * attention * 3.5;
 }

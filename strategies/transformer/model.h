@@ -1,62 +1,124 @@
-// A GPT on one rank: pre-LayerNorm blocks, learned positions, GELU, causal attention. Forward and backward
-// run a unit at a time on a stream; parameters and gradients are passed in, so that whoever owns them (data
-// parallelism) may move them between calls. The model owns activations and scratch.
+// A transformer on one rank (its shape: layout.h). Forward and backward run a unit at a time on a stream;
+// parameters and gradients are passed in, so that whoever owns them (data parallelism) may move them between
+// calls. The model owns activations and scratch. Everything below enqueues and returns: nothing waits, and
+// nothing is decided on the host from data.
+//
+// A microbatch lives in a slot from its begin to the end of its backward: begin, inputs and targets, forward
+// of all units ascending, loss, backward of all units descending. Microbatches in different slots may be
+// interleaved in any way.
 #ifndef PTB_STRATEGIES_TRANSFORMER_MODEL_H
 #define PTB_STRATEGIES_TRANSFORMER_MODEL_H
 
+#include "core/trace.h"
 #include "strategies/transformer/kernels.h"
 #include "strategies/transformer/layout.h"
+
+// What is computed again in backward instead of being kept. SELECTIVE: attention's output from query, key and
+// value (Korthikanti et al. 2022, section 5). FULL: the whole block from its input (Chen et al. 2016).
+typedef enum { PTB_RECOMPUTE_NONE, PTB_RECOMPUTE_SELECTIVE, PTB_RECOMPUTE_FULL } ptb_recompute;
 
 typedef struct {
     ptb_device *device;
     ptb_stream *stream; // compute
     const ptb_kernels *kernels;
     const ptb_layout *layout; // outlives the model
-    int64_t batch;            // sequences of this rank, >= 1
+    int64_t batch;            // sequences of a microbatch, >= 1
     int threads;              // processor threads of the kernels
+    ptb_dtype type;           // compute type: of parameters and activations; one of kernels->types
+    int slots;                // microbatches whose activations are held at once; 0: 1
+    // The two parts of a block's backward may be enqueued apart: the gradients of every linear layer's output
+    // are kept for its weights' gradient.
+    bool deferred;
+    ptb_recompute recompute;
+    int64_t recompute_every; // of blocks 0, every, 2 every ...; 0: 1, all
+    int64_t loss_rows;       // rows whose logits exist at once; 0: at most 256 and at most half of all
+    bool packed;             // sequences hold several documents: starts are read
+    uint64_t seed;           // of dropout
+    // Called while ptb_model_loss enqueues: what comes from here on belongs to `phase`. First FORWARD, last
+    // BACKWARD. call NULL: not called.
+    struct {
+        ptb_status (*call)(void *context, ptb_phase phase);
+        void *context;
+    } on_phase;
 } ptb_model_config;
 
 typedef struct ptb_model ptb_model;
 
-// Parameters and gradients of one unit, each [unit.count]. tied_*: the token table [vocabulary, hidden],
-// given to the head of a tied model, else NULL. gradients may be NULL in forward.
+// Parameters [unit.count] in the compute type and gradients of one unit. tied_*: the token table
+// [vocabulary, hidden], given to the head of a tied model, else NULL. gradients may be NULL in forward.
 typedef struct {
-    const float *parameters, *tied_parameters;
+    const void *parameters, *tied_parameters;
     float *gradients, *tied_gradients;
 } ptb_unit_memory;
 
 // Told while backward enqueues: gradients [first, unit.count) of the unit are complete on the stream from
-// here on.
+// here on. Comes with the part that computes weight gradients.
 typedef struct {
     ptb_status (*call)(void *context, size_t unit, size_t first);
     void *context;
 } ptb_gradient_ready;
 
+// A microbatch's place in the global batch. step and sequence (the number of its first sequence in the global
+// batch) number dropout's draws, so that any sharding draws the same masks.
+typedef struct {
+    uint64_t step, sequence;
+    double scale;        // of every token's cross-entropy: 1 / tokens of the global batch makes the sum over
+                         // microbatches and ranks the mean
+    double share;        // of the microbatch in the global batch: weight of its load-balancing loss
+    const float *factor; /* [1], device memory: loss scale of f16 training, of gradients alone; NULL: 1 */
+} ptb_microbatch;
+
+// USAGE, logged with the arithmetic, when the configuration is not possible; UNSUPPORTED when the kernels
+// lack the type; NO_MEMORY. Allocates ptb_model_memory() bytes and nothing later.
 ptb_status ptb_model_new(const ptb_model_config *config, ptb_model **model);
 void ptb_model_free(ptb_model *model);
-// Bytes that ptb_model_new will allocate, by category.
+// Bytes that ptb_model_new will allocate, by category; see model_memory.c for the closed form. device and
+// stream may be NULL.
 void ptb_model_memory(const ptb_model_config *config, uint64_t bytes[PTB_MEMORY_COUNT]);
 
-// Device memory [batch * sequence] that the next forward reads; fill it on the stream.
-int32_t *ptb_model_inputs(ptb_model *model);
-int32_t *ptb_model_targets(ptb_model *model);
+// Device memory [batch * sequence] that the slot's next forward reads; fill it on the stream. A negative
+// target is not counted. starts, when packed: the position in its sequence at which the row's document
+// begins.
+int32_t *ptb_model_inputs(ptb_model *model, int slot);
+int32_t *ptb_model_targets(ptb_model *model, int slot);
+int32_t *ptb_model_starts(ptb_model *model, int slot);
 
-// Enqueues the forward pass of one unit; units go in ascending order.
-ptb_status ptb_model_forward(ptb_model *model, size_t unit, const ptb_unit_memory *memory);
-// After the head's forward: *loss (device memory) = scale * sum over this rank's tokens of the cross-entropy,
-// and the gradient that backward starts from. scale = 1 / tokens of the global batch makes the sum over ranks
-// the mean.
-ptb_status ptb_model_loss(ptb_model *model, double scale, double *loss);
-// Enqueues the backward pass; units go in descending order. accumulate adds to the gradients (later
-// microbatches). Of a tied model the head writes the token table's gradient first, the embedding adds to it.
-ptb_status ptb_model_backward(ptb_model *model, size_t unit, const ptb_unit_memory *memory, bool accumulate,
-                              const ptb_gradient_ready *ready);
-// Output of a unit in device memory: [batch * sequence, hidden]; of the head the logits [.., vocabulary]
-// (after ptb_model_loss their gradient). For tests and pipeline stages.
-float *ptb_model_output(ptb_model *model, size_t unit);
+// Gives the slot to a microbatch.
+ptb_status ptb_model_begin(ptb_model *model, int slot, const ptb_microbatch *microbatch);
+// Enqueues the forward pass of one unit; units go in ascending order. The head's is its norm alone: logits
+// never exist for all rows, ptb_model_loss makes them a few rows at a time.
+ptb_status ptb_model_forward(ptb_model *model, int slot, size_t unit, const ptb_unit_memory *memory);
+// After the head's forward: *loss (device memory) = scale * sum of the cross-entropies + share * the
+// load-balancing losses (+ *loss when accumulate), and the gradient that backward starts from. The head's
+// product is differentiated here, logits chunk by chunk, its weight's gradient included (which adds when
+// accumulate); of a tied model it is the token table's, which the embedding's backward adds to. memory: of
+// the head.
+ptb_status ptb_model_loss(ptb_model *model, int slot, const ptb_unit_memory *memory, bool accumulate,
+                          double *loss);
 
-// FLOPs per step of this rank's matrix products exactly as computed, forward and backward (attention computes
-// its scores twice).
+// The parts of backward. INPUT: the gradient of the unit's input (and those of norms' gains and biases, which
+// come with it). WEIGHT: the gradients of linear layers and tables; at any time between the unit's INPUT and
+// the slot's next begin when `deferred`. A block that is recomputed in full is so in each part that is
+// enqueued apart.
+enum { PTB_BACKWARD_INPUT = 1, PTB_BACKWARD_WEIGHT = 2, PTB_BACKWARD_BOTH = 3 };
+// Enqueues parts of the backward pass; INPUT of units in descending order. accumulate adds to the gradients
+// (later microbatches), but that of a tied table always adds. ready may be NULL.
+ptb_status ptb_model_backward(ptb_model *model, int slot, size_t unit, const ptb_unit_memory *memory,
+                              int parts, bool accumulate, const ptb_gradient_ready *ready);
+
+// Output of the embedding or of a block in device memory: [batch * sequence, hidden], compute type; of the
+// head what its norm gives, until the loss. For tests and pipeline stages.
+void *ptb_model_output(ptb_model *model, int slot, size_t unit);
+// Gradient of that output: complete after the INPUT part of the unit above (the loss for the head), valid
+// until the unit's own INPUT, with `deferred` until the slot's next begin.
+void *ptb_model_output_gradient(ptb_model *model, int slot, size_t unit);
+// Between the head's forward and the loss: logits of rows [first, first + rows) into device memory.
+ptb_status ptb_model_logits(ptb_model *model, int slot, const ptb_unit_memory *memory, size_t first,
+                            size_t rows, float *logits /* [rows, vocabulary] */);
+
+// FLOPs of this model's matrix products exactly as computed for one microbatch, forward, backward and
+// recomputation: the linear layers, attention's blocks as its kernel cuts them (packed documents count as if
+// they were one), the router; capacity: as if no choice were dropped. The convention of hardware FLOPs (HFU).
 double ptb_model_flops(const ptb_model *model);
 
 #endif

@@ -69,8 +69,13 @@ static ptb_status train(ptb_world *world, training *run, ptb_trainer *t)
 static ptb_status rank_main(ptb_world *world, void *arg)
 {
     training *run = arg;
-    ptb_model_shape shape = {
-        .layers = 2, .hidden = 24, .heads = 3, .sequence = run->sequence, .vocabulary = 40, .tied = true};
+    ptb_model_shape shape = {.layers = 2,
+                             .hidden = 24,
+                             .heads = 3,
+                             .sequence = run->sequence,
+                             .vocabulary = 40,
+                             .biases = true,
+                             .tied = true};
     ptb_layout layout;
     ptb_tokens *tokens;
     ptb_trace *trace;
