@@ -14,18 +14,26 @@ static inline uint64_t ptb_dropout_key(uint64_t seed, uint64_t row)
     return ptb_random_u64(seed, 0x64726f70, row); // "drop": a stream of its own
 }
 
-// 32 uniform bits for a column of the row with this key. The mixer is a bijection of 32 bits with two
-// multiplications, in the manner of MurmurHash3's finaliser (constants: Wellons, "Prospecting for hash
-// functions", 2018); the halves of the key enter before either of them.
+// x: a column number, as uint32_t or as a vector of uint32_t; becomes its draw in the row with this key. The
+// mixer is a bijection of 32 bits with two multiplications, in the manner of MurmurHash3's finaliser
+// (constants: Wellons, "Prospecting for hash functions", 2018); the halves of the key enter before either of
+// them.
+#define PTB_DROPOUT_MIX(x, key)                                                                              \
+    do {                                                                                                     \
+        (x) += (uint32_t)(key);                                                                              \
+        (x) ^= (x) >> 16;                                                                                    \
+        (x) *= 0x7feb352du;                                                                                  \
+        (x) ^= (x) >> 15;                                                                                    \
+        (x) += (uint32_t)((key) >> 32);                                                                      \
+        (x) *= 0x846ca68bu;                                                                                  \
+        (x) ^= (x) >> 16;                                                                                    \
+    } while (0)
+
+// 32 uniform bits for a column of the row with this key.
 static inline uint32_t ptb_dropout_draw(uint64_t key, uint32_t column)
 {
-    uint32_t x = column + (uint32_t)key;
-    x ^= x >> 16;
-    x *= 0x7feb352du;
-    x ^= x >> 15;
-    x += (uint32_t)(key >> 32);
-    x *= 0x846ca68bu;
-    return x ^ x >> 16;
+    PTB_DROPOUT_MIX(column, key);
+    return column;
 }
 
 // An element is kept when its draw is at least this; rate in [0, 1).
