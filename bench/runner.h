@@ -23,7 +23,7 @@ typedef struct ptb_runner ptb_runner;
 
 typedef enum { PTB_CASE_OK, PTB_CASE_WRONG, PTB_CASE_SKIPPED, PTB_CASE_FAILED } ptb_case_state;
 
-enum { PTB_SERIES_MAX = 8 };
+enum { PTB_SERIES_MAX = 16 };
 
 // Of one case, on each rank. Pointers stay valid until the next case, series until the benchmark is closed.
 typedef struct {

@@ -12,7 +12,11 @@
 
 #include <stdint.h>
 
-enum { PTB_PARAMS_MAX = 32, PTB_KEY_BYTES = 4608, PTB_REASON_BYTES = 512 };
+enum {
+    PTB_PARAMS_MAX = 64,
+    PTB_KEY_BYTES = 64 + PTB_PARAMS_MAX * 128, // the benchmark's name and every "/name=value" in full
+    PTB_REASON_BYTES = 512
+};
 
 // Ordered name/value pairs: the parameters that identify a case, or facts observed while it ran.
 typedef struct {
@@ -58,7 +62,7 @@ typedef struct {
     double value;        // NAN: not applicable ("n/a"), stored as NULL
     ptb_better better;
 } ptb_metric;
-enum { PTB_METRICS_MAX = 48 };
+enum { PTB_METRICS_MAX = 96 };
 typedef struct {
     ptb_metric items[PTB_METRICS_MAX];
     size_t count;
@@ -66,7 +70,8 @@ typedef struct {
 void ptb_metrics_add(ptb_metrics *metrics, const char *name, double value, const char *unit,
                      ptb_better better, const char *convention);
 
-// A value per iteration besides its time (loss, gradient norm). values belong to the benchmark until close.
+// A value per iteration besides its time (loss, gradient norm), or, under a name that ends in "_by_rank", a
+// value per rank. values belong to the benchmark until close.
 typedef struct {
     char name[32], unit[16];
     const double *values;

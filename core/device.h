@@ -122,5 +122,10 @@ void ptb_memory_unmap(void *memory, size_t bytes);
 // Bytes that the system and the control group of this process could still give, to all processes together;
 // UINT64_MAX when unknown.
 uint64_t ptb_memory_available(void);
+// Bytes of this process that are in memory (resident set), of all kinds: now, and at most since the start or
+// the last ptb_memory_reset_resident_peak. UINT64_MAX when unknown.
+uint64_t ptb_memory_resident(void);
+uint64_t ptb_memory_resident_peak(void);
+bool ptb_memory_reset_resident_peak(void); // false: the system does not let it be reset
 
 #endif

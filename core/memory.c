@@ -66,6 +66,31 @@ uint64_t ptb_memory_available(void)
     return left < available ? left : available;
 }
 
+static uint64_t read_status(const char *key)
+{
+    uint64_t kib = read_number("/proc/self/status", key);
+    return kib < UINT64_MAX / 1024 ? kib * 1024 : UINT64_MAX;
+}
+
+uint64_t ptb_memory_resident(void)
+{
+    return read_status("VmRSS:");
+}
+
+uint64_t ptb_memory_resident_peak(void)
+{
+    return read_status("VmHWM:");
+}
+
+bool ptb_memory_reset_resident_peak(void)
+{
+    FILE *file = fopen("/proc/self/clear_refs", "we");
+    if (!file)
+        return false;
+    bool written = fputs("5", file) >= 0; // 5: the high-water mark only (proc(5))
+    return fclose(file) == 0 && written;
+}
+
 // A mapping whose start is a multiple of HUGE_PAGE: maps more and gives the ends back.
 static void *map_aligned(size_t bytes)
 {

@@ -4,6 +4,7 @@
 #include "core/bench.h"
 #include "core/log.h"
 #include "strategies/step_breakdown.h"
+#include "strategies/step_memory.h"
 #include "strategies/trainer.h"
 
 #include <inttypes.h>
@@ -82,6 +83,7 @@ struct ptb_bench_run {
     ptb_trace *trace; // of this benchmark; spans move on to env.trace between samples
     ptb_trainer *trainer;
     ptb_step_breakdown *breakdown;
+    ptb_step_memory memory;
 };
 
 static void split(const char *text, list *l)
@@ -314,8 +316,13 @@ static ptb_status step_prepare(ptb_bench_run *run, const ptb_case *c, char *reas
         .comm_config = {.algorithm = strcmp(algorithm, "auto") ? algorithm : NULL,
                         .transport = f->transport && *f->transport ? f->transport : NULL,
                         .threads = true},
-        .optimizer = {(float)f->rate, (float)f->beta1, (float)f->beta2, 1e-8f, (float)f->decay,
-                      (uint64_t)f->rate_warmup},
+        .optimizer = {.rate = f->rate,
+                      .rate_warmup = (uint64_t)f->rate_warmup,
+                      .beta1 = f->beta1,
+                      .beta2 = f->beta2,
+                      .epsilon = 1e-8,
+                      .decay = f->decay,
+                      .loss_scale = 1},
         .batch = run->batch,
         .seed = run->env.seed,
         .bucket_bytes = f->bucket_bytes,
@@ -328,6 +335,7 @@ static ptb_status step_prepare(ptb_bench_run *run, const ptb_case *c, char *reas
         status = ptb_step_breakdown_new(MAX_STEPS, &run->breakdown);
     PTB_TRY(ptb_world_agree(run->env.world, status));
     config.trace = run->trace;
+    ptb_step_memory_begin(&run->memory);
     return ptb_trainer_new(&config, reason, &run->trainer);
 }
 
@@ -423,16 +431,6 @@ static void add_rates(const ptb_bench_run *run, double step_ns, ptb_metrics *met
                     "matrix products as computed, head and attention's second scores included; all ranks");
 }
 
-static void add_memory(const ptb_bench_run *run, ptb_metrics *metrics)
-{
-    for (int i = 0; i < PTB_MEMORY_COUNT; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "peak_%s", ptb_memory_name((ptb_memory)i));
-        ptb_metrics_add(metrics, name, (double)run->trainer->device->peak_bytes[i], "bytes",
-                        PTB_LOWER_IS_BETTER, "largest sum of allocations of the category on rank 0");
-    }
-}
-
 static ptb_status step_metrics(ptb_bench_run *run, const ptb_timing *timing, ptb_metrics *metrics)
 {
     PTB_TRY(step_reset(run)); // the spans of the last sample
@@ -449,14 +447,14 @@ static ptb_status step_metrics(ptb_bench_run *run, const ptb_timing *timing, ptb
                     "mean cross-entropy per token of step 0's global batch");
     ptb_metrics_add(metrics, "loss_last", t->steps ? t->losses[t->steps - 1] : NAN, "nats",
                     PTB_LOWER_IS_BETTER, "mean cross-entropy per token of the last step's global batch");
-    add_memory(run, metrics);
-    return PTB_OK;
+    return ptb_step_memory_metrics(&run->memory, t, metrics);
 }
 
 static void step_facts(ptb_bench_run *run, ptb_params *facts)
 {
     ptb_params_set(facts, "device", "%s", run->trainer->device->description);
     ptb_params_set(facts, "steps", "%" PRIu64, run->trainer->steps);
+    ptb_params_set(facts, "peak_memory_rank", "%d", run->memory.fullest);
     ptb_params_set(facts, "parameters_hash", "%016" PRIx64,
                    run->trainer->data->ops->hash(run->trainer->data));
     run->trainer->data->ops->describe(run->trainer->data, facts);
@@ -464,10 +462,18 @@ static void step_facts(ptb_bench_run *run, ptb_params *facts)
 
 static bool step_series(ptb_bench_run *run, size_t i, ptb_series *series)
 {
-    if (i > 0)
+    const ptb_trainer *t = run->trainer;
+    const ptb_series steps[] = {{.name = "loss", .unit = "nats", .values = t->losses},
+                                {.name = "grad_norm", .unit = "", .values = t->norms},
+                                {.name = "learning_rate", .unit = "", .values = t->rates},
+                                {.name = "loss_scale", .unit = "", .values = t->scales}};
+    // The scale is a series only where it changes.
+    size_t count = sizeof steps / sizeof *steps - !t->config.optimizer.dynamic;
+    if (i >= count + PTB_STEP_MEMORY_SERIES)
         return false;
-    *series = (ptb_series){
-        .name = "loss", .unit = "nats", .values = run->trainer->losses, .count = (size_t)run->trainer->steps};
+    *series = i < count ? steps[i] : ptb_step_memory_series(&run->memory, i - count);
+    if (i < count)
+        series->count = (size_t)t->steps;
     return true;
 }
 
@@ -476,6 +482,7 @@ static void step_finish(ptb_bench_run *run)
     ptb_trainer_free(run->trainer);
     ptb_step_breakdown_free(run->breakdown);
     ptb_trace_free(run->trace);
+    ptb_step_memory_release(&run->memory);
     run->trainer = NULL;
     run->breakdown = NULL;
     run->trace = NULL;

@@ -6,6 +6,7 @@
 #include "core/log.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,11 +20,25 @@ static ptb_model_config model_config(const ptb_trainer_config *c)
                               .type = PTB_F32};
 }
 
+static ptb_data_env data_env(const ptb_trainer_config *c)
+{
+    return (ptb_data_env){.kernels = c->kernels,
+                          .layout = c->layout,
+                          .trace = c->trace,
+                          .optimizer = &c->optimizer,
+                          .seed = c->seed,
+                          .bucket_bytes = c->bucket_bytes,
+                          .overlap = c->overlap};
+}
+
 void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_COUNT])
 {
     ptb_model_config model = model_config(c);
+    ptb_data_env env = data_env(c);
     ptb_model_memory(&model, bytes);
-    c->strategy->memory(c->layout, c->world->size, bytes);
+    c->strategy->memory(&env, c->world->size, bytes);
+    bytes[PTB_MEMORY_OPTIMIZER] += sizeof(ptb_update) + sizeof(double);
+    bytes[PTB_MEMORY_COMMUNICATION] += sizeof(double); // the loss
 }
 
 static void explain_memory(const ptb_trainer_config *c, char *reason)
@@ -65,6 +80,36 @@ static void fetch_batch(ptb_trainer *t, uint64_t step)
         ptb_tokens_sequence(c->tokens, first + i, inputs + i * length, targets + i * length);
 }
 
+static ptb_status make_records(ptb_trainer *t)
+{
+    const ptb_trainer_config *c = &t->config;
+    double **records[] = {&t->losses, &t->norms, &t->rates, &t->scales};
+    for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
+        *records[i] = calloc(c->max_steps, sizeof **records[i]); // pages come as steps are written
+        if (!*records[i]) {
+            ptb_error("no memory to record %zu steps", c->max_steps);
+            return PTB_NO_MEMORY;
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        t->batch[i] = calloc(2 * t->tokens, sizeof(int32_t));
+        if (!t->batch[i]) {
+            ptb_error("no memory for two batches of %zu tokens", t->tokens);
+            return PTB_NO_MEMORY;
+        }
+    }
+    return PTB_OK;
+}
+
+static ptb_status make_update(ptb_trainer *t)
+{
+    ptb_device *device = t->device;
+    t->seen.update = ptb_optimizer_start(&t->config.optimizer);
+    PTB_TRY(ptb_device_alloc(device, PTB_MEMORY_OPTIMIZER, sizeof *t->update, (void **)&t->update));
+    PTB_TRY(ptb_device_alloc(device, PTB_MEMORY_OPTIMIZER, sizeof *t->sum_squares, (void **)&t->sum_squares));
+    return ptb_stream_copy(t->compute, t->update, &t->seen.update, sizeof *t->update);
+}
+
 // What needs no other rank.
 static ptb_status make_local(ptb_trainer *t)
 {
@@ -77,11 +122,8 @@ static ptb_status make_local(ptb_trainer *t)
     model.device = t->device;
     model.stream = t->compute;
     t->tokens = (size_t)(model.batch * c->layout->shape.sequence);
-    t->losses = calloc(c->max_steps, sizeof *t->losses);
-    for (int i = 0; i < 2; i++)
-        t->batch[i] = calloc(2 * t->tokens, sizeof(int32_t));
-    if (!t->losses || !t->batch[0] || !t->batch[1])
-        return PTB_NO_MEMORY;
+    PTB_TRY(make_records(t));
+    PTB_TRY(make_update(t));
     return ptb_model_new(&model, &t->model);
 }
 
@@ -105,18 +147,16 @@ static ptb_status make_shared(ptb_trainer *t, char *reason)
     void *loss = NULL;
     ptb_status status = t->comm->ops->alloc(t->comm, sizeof *t->loss, &loss);
     t->loss = status == PTB_OK ? loss : NULL;
+    if (status == PTB_OK)
+        ptb_data_account(t->device, PTB_MEMORY_COMMUNICATION, sizeof *t->loss);
     PTB_TRY(ptb_world_agree(c->world, status));
-    ptb_data_env env = {.device = t->device,
-                        .comm = t->comm,
-                        .compute = t->compute,
-                        .communication = t->communication,
-                        .kernels = c->kernels,
-                        .layout = c->layout,
-                        .trace = c->trace,
-                        .optimizer = c->optimizer,
-                        .seed = c->seed,
-                        .bucket_bytes = c->bucket_bytes,
-                        .overlap = c->overlap};
+    ptb_data_env env = data_env(c);
+    env.device = t->device;
+    env.comm = t->comm;
+    env.compute = t->compute;
+    env.communication = t->communication;
+    env.update = t->update;
+    env.sum_squares = t->sum_squares;
     PTB_TRY(ptb_world_agree(c->world, c->strategy->open(&env, &t->data)));
     fetch_batch(t, 0);
     return ptb_world_agree(c->world, ptb_stream_sync(t->compute));
@@ -160,6 +200,8 @@ void ptb_trainer_free(ptb_trainer *t)
         t->comm->ops->free(t->comm, t->loss);
     ptb_comm_close(t->comm);
     ptb_model_free(t->model);
+    ptb_device_free(t->device, t->sum_squares);
+    ptb_device_free(t->device, t->update);
     ptb_event_free(t->loss_ready);
     ptb_stream_free(t->communication);
     ptb_stream_free(t->compute);
@@ -167,6 +209,9 @@ void ptb_trainer_free(ptb_trainer *t)
     for (int i = 0; i < 2; i++)
         free(t->batch[i]);
     free(t->losses);
+    free(t->norms);
+    free(t->rates);
+    free(t->scales);
     free(t);
 }
 
@@ -278,6 +323,23 @@ static ptb_status backward(ptb_trainer *t)
     return PTB_OK;
 }
 
+// The optimizer, and what it decided for the host to see after the step.
+static ptb_status optimize(ptb_trainer *t)
+{
+    PTB_TRY(t->data->ops->optimize(t->data));
+    PTB_TRY(ptb_stream_copy(t->compute, &t->seen.update, t->update, sizeof t->seen.update));
+    return ptb_stream_copy(t->compute, &t->seen.sum_squares, t->sum_squares, sizeof t->seen.sum_squares);
+}
+
+static void record_step(ptb_trainer *t)
+{
+    const ptb_optimizer *optimizer = &t->config.optimizer;
+    t->norms[t->steps] =
+        ptb_optimizer_needs_norm(optimizer) ? t->seen.update.norm : sqrt(t->seen.sum_squares);
+    t->rates[t->steps] = ptb_optimizer_rate(optimizer, t->steps);
+    t->steps++;
+}
+
 ptb_status ptb_trainer_step(ptb_trainer *t)
 {
     if (t->steps == t->config.max_steps) {
@@ -287,6 +349,7 @@ ptb_status ptb_trainer_step(ptb_trainer *t)
     ptb_span frame = span(t, PTB_SPAN_STEP, PTB_PHASE_NONE, PTB_LANE_MAIN, -1, "step");
     ptb_span input = span(t, PTB_SPAN_INPUT, PTB_PHASE_NONE, PTB_LANE_MAIN, -1, "next batch");
     frame.begin_ns = ptb_clock_ns();
+    t->scales[t->steps] = (double)t->seen.update.loss_scale;
     PTB_TRY(t->data->ops->begin_step(t->data, t->steps));
     PTB_TRY(copy_batch(t));
     PTB_TRY(forward(t));
@@ -295,7 +358,7 @@ ptb_status ptb_trainer_step(ptb_trainer *t)
     PTB_TRY(backward(t));
     if (!t->config.overlap)
         PTB_TRY(reduce_loss(t));
-    PTB_TRY(t->data->ops->optimize(t->data));
+    PTB_TRY(optimize(t));
     input.begin_ns = ptb_clock_ns();
     fetch_batch(t, t->steps + 1); // while the streams work
     input.end_ns = ptb_clock_ns();
@@ -303,6 +366,6 @@ ptb_status ptb_trainer_step(ptb_trainer *t)
     frame.end_ns = ptb_clock_ns();
     ptb_trace_record(t->config.trace, &input);
     ptb_trace_record(t->config.trace, &frame);
-    t->steps++;
+    record_step(t);
     return computed != PTB_OK ? computed : communicated;
 }

@@ -25,8 +25,14 @@ typedef struct {
     uint64_t seed, bucket_bytes;
     bool overlap;
     int threads;
-    size_t max_steps; // losses that are kept
+    size_t max_steps; // of which losses and the like are kept
 } ptb_trainer_config;
+
+// What the device decided in a step, as the host sees it after the step.
+typedef struct {
+    ptb_update update;
+    double sum_squares;
+} ptb_trainer_seen;
 
 typedef struct {
     ptb_trainer_config config;
@@ -36,13 +42,18 @@ typedef struct {
     ptb_model *model;
     ptb_data *data;
     ptb_event *loss_ready;
-    double *loss; // device memory, from the communicator
+    double *loss;        // device memory, from the communicator
+    ptb_update *update;  // device memory
+    double *sum_squares; // device memory: of the gradient
+    ptb_trainer_seen seen;
     // Batch of the step that runs and of the one after it: inputs then targets, [2][2][tokens].
     int32_t *batch[2];
     size_t tokens;                    // of this rank's part of a batch
     ptb_mark compute_mark, loss_mark; // of the two streams
     uint64_t steps;                   // done
-    double *losses;                   // [max_steps], mean over the global batch, one a step
+    // One a step, [max_steps]: mean loss over the global batch; norm of its gradient before clipping;
+    // learning rate; loss scale that the step was made with.
+    double *losses, *norms, *rates, *scales;
 } ptb_trainer;
 
 // Collective. All ranks return the same status. SKIPPED with a reason (PTB_REASON_BYTES) where the

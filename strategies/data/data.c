@@ -5,13 +5,6 @@
 
 #include <string.h>
 
-float ptb_data_rate(const ptb_optimizer *optimizer, uint64_t step)
-{
-    uint64_t done = step + 1;
-    return done >= optimizer->warmup ? optimizer->rate
-                                     : optimizer->rate * (float)done / (float)optimizer->warmup;
-}
-
 uint64_t ptb_data_hash(const float *values, size_t count)
 {
     uint64_t hash = count;

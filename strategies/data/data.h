@@ -10,12 +10,8 @@
 
 #include "collectives/comm.h"
 #include "core/trace.h"
+#include "strategies/optimizer.h"
 #include "strategies/transformer/model.h"
-
-typedef struct {
-    float rate, beta1, beta2, epsilon, decay; // AdamW
-    uint64_t warmup; // steps in which the rate rises linearly to its full value; 0 or 1: none
-} ptb_optimizer;
 
 typedef struct {
     ptb_device *device;
@@ -24,7 +20,9 @@ typedef struct {
     const ptb_kernels *kernels;
     const ptb_layout *layout;
     ptb_trace *trace; // NULL: no spans
-    ptb_optimizer optimizer;
+    const ptb_optimizer *optimizer;
+    ptb_update *update;    // device memory, as ptb_optimizer_start says
+    double *sum_squares;   // device memory: of the reduced gradient of all parameters, after optimize
     uint64_t seed;         // of the initial weights
     uint64_t bucket_bytes; // gradients reduced in one call, at most
     bool overlap;          // reduce while backward still computes
@@ -37,8 +35,9 @@ typedef struct {
     // Allocates; parameters get their initial values. Collective.
     ptb_status (*open)(const ptb_data_env *env, ptb_data **data);
     void (*close)(ptb_data *data); // collective
-    // Bytes that open will allocate on a rank of `ranks`, added to bytes[] by category.
-    void (*memory)(const ptb_layout *layout, int ranks, uint64_t bytes[PTB_MEMORY_COUNT]);
+    // Bytes that open will allocate on a rank of `ranks`, added to bytes[] by category. Of env only settings
+    // are read: layout, optimizer, bucket_bytes.
+    void (*memory)(const ptb_data_env *env, int ranks, uint64_t bytes[PTB_MEMORY_COUNT]);
     // Valid between before_ and after_ of the unit.
     void (*unit_memory)(ptb_data *data, size_t unit, ptb_unit_memory *memory);
     ptb_status (*begin_step)(ptb_data *data, uint64_t step);
@@ -69,8 +68,6 @@ struct ptb_data {
 // Counts memory that came from the communicator in the device's ledger; a negative number of bytes takes it
 // out.
 void ptb_data_account(ptb_device *device, ptb_memory category, int64_t bytes);
-// The learning rate of a step, counted from 0.
-float ptb_data_rate(const ptb_optimizer *optimizer, uint64_t step);
 // Hash of count floats, by their bits; the order matters.
 uint64_t ptb_data_hash(const float *values, size_t count);
 

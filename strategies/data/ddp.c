@@ -8,7 +8,7 @@
 #include "core/log.h"
 #include "strategies/mark.h"
 
-#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,12 +19,12 @@ typedef struct {
 
 typedef struct {
     ptb_data base;
-    float *parameters, *m, *v; /* [layout.count] */
-    ptb_update *update;        // device memory
-    float *gradients;          /* [layout.count], from the communicator */
-    bucket *buckets;           // in order of use: from the end of the index space
+    float *parameters, *moment[2]; /* [layout.count] */
+    float *gradients;              /* [layout.count], from the communicator */
+    bucket *buckets;               // in order of use: from the end of the index space
     size_t bucket_count;
     size_t launched; // buckets of this step that are enqueued
+    size_t waited;   // of them, those the compute stream has waited for
     ptb_mark compute_mark, communication_mark;
 } ddp;
 
@@ -72,20 +72,19 @@ static void ddp_close(ptb_data *data)
         data->env.comm->ops->free(data->env.comm, d->gradients);
         ptb_data_account(device, PTB_MEMORY_GRADIENTS, -(int64_t)(data->env.layout->count * sizeof(float)));
     }
-    ptb_device_free(device, d->update);
-    ptb_device_free(device, d->v);
-    ptb_device_free(device, d->m);
+    for (size_t i = 0; i < 2; i++)
+        ptb_device_free(device, d->moment[i]);
     ptb_device_free(device, d->parameters);
     free(d);
 }
 
-static void ddp_memory(const ptb_layout *layout, int ranks, uint64_t bytes[PTB_MEMORY_COUNT])
+static void ddp_memory(const ptb_data_env *env, int ranks, uint64_t bytes[PTB_MEMORY_COUNT])
 {
     (void)ranks;
-    uint64_t all = layout->count * sizeof(float);
+    uint64_t all = env->layout->count * sizeof(float);
     bytes[PTB_MEMORY_PARAMETERS] += all;
     bytes[PTB_MEMORY_GRADIENTS] += all;
-    bytes[PTB_MEMORY_OPTIMIZER] += 2 * all + sizeof(ptb_update);
+    bytes[PTB_MEMORY_OPTIMIZER] += ptb_optimizer_moments(env->optimizer) * all;
 }
 
 // Device and communicator memory come zeroed or not; set what must be zero.
@@ -94,14 +93,10 @@ static ptb_status allocate(ddp *d)
     const ptb_data_env *e = &d->base.env;
     size_t bytes = e->layout->count * sizeof(float);
     PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_PARAMETERS, bytes, (void **)&d->parameters));
-    PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, bytes, (void **)&d->m));
-    PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, bytes, (void **)&d->v));
-    PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, sizeof *d->update, (void **)&d->update));
-    ptb_update start = {.loss_scale = 1, .beta1_power = 1, .beta2_power = 1};
-    PTB_TRY(ptb_stream_copy(e->compute, d->update, &start, sizeof start));
-    PTB_TRY(ptb_stream_sync(e->compute)); // `start` lives here
-    PTB_TRY(ptb_stream_set(e->compute, d->m, 0, bytes));
-    PTB_TRY(ptb_stream_set(e->compute, d->v, 0, bytes));
+    for (size_t i = 0; i < ptb_optimizer_moments(e->optimizer); i++) {
+        PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, bytes, (void **)&d->moment[i]));
+        PTB_TRY(ptb_stream_set(e->compute, d->moment[i], 0, bytes));
+    }
     return PTB_OK;
 }
 
@@ -247,36 +242,71 @@ static ptb_status ddp_gradient_ready(ptb_data *data, size_t unit, size_t first)
     return data->env.overlap ? launch_from(d, data->env.layout->unit[unit].first + first) : PTB_OK;
 }
 
-static ptb_status update_unit(ddp *d, size_t unit)
+static ptb_status open_span(ddp *d)
+{
+    return ptb_mark_open(&d->compute_mark, d->base.env.trace, d->base.env.compute);
+}
+
+static ptb_status close_span(ddp *d, int unit, const char *name)
+{
+    const ptb_data_env *e = &d->base.env;
+    ptb_span span = {.rank = e->comm->world->rank,
+                     .stream = (int16_t)e->compute->lane,
+                     .kind = PTB_SPAN_OPTIMIZER,
+                     .phase = PTB_PHASE_OPTIMIZER,
+                     .unit = unit,
+                     .microbatch = -1,
+                     .correlation = d->base.step};
+    snprintf(span.name, sizeof span.name, "%s", name);
+    return ptb_mark_close(&d->compute_mark, e->trace, e->compute, &span);
+}
+
+// Adds gradients [first, first + count) to the sum of squares; the first call of a step begins it anew.
+static ptb_status add_squares(ddp *d, size_t first, size_t count, bool accumulate)
+{
+    const ptb_data_env *e = &d->base.env;
+    ptb_sum_squares args = {
+        .sum = e->sum_squares, .values = d->gradients + first, .count = count, .accumulate = accumulate};
+    return e->kernels->sum_squares(e->compute, &args);
+}
+
+static ptb_status update_unit(ddp *d, size_t unit, bool sums)
 {
     const ptb_data_env *e = &d->base.env;
     const ptb_unit *u = &e->layout->unit[unit];
-    PTB_TRY(ptb_mark_open(&d->compute_mark, e->trace, e->compute));
-    for (size_t t = 0; t < u->tensors; t++) {
-        size_t at = u->first + u->tensor[t].first;
-        ptb_adamw args = {.parameter = d->parameters + at,
-                          .m = d->m + at,
-                          .v = d->v + at,
-                          .gradient = d->gradients + at,
-                          .update = d->update,
-                          .count = ptb_tensor_count(&u->tensor[t]),
-                          .rate = ptb_data_rate(&e->optimizer, d->base.step),
-                          .beta1 = e->optimizer.beta1,
-                          .beta2 = e->optimizer.beta2,
-                          .epsilon = e->optimizer.epsilon,
-                          .decay = u->tensor[t].decay ? e->optimizer.decay : 0,
-                          .type = PTB_F32};
-        PTB_TRY(e->kernels->adamw(e->compute, &args));
-    }
-    return ptb_mark_close(&d->compute_mark, e->trace, e->compute,
-                          &(ptb_span){.rank = e->comm->world->rank,
-                                      .stream = (int16_t)e->compute->lane,
-                                      .kind = PTB_SPAN_OPTIMIZER,
-                                      .phase = PTB_PHASE_OPTIMIZER,
-                                      .unit = (int32_t)unit,
-                                      .microbatch = -1,
-                                      .correlation = d->base.step,
-                                      .name = "adamw"});
+    ptb_optimizer_memory memory = {
+        .parameters = d->parameters + u->first, .gradients = d->gradients + u->first, .type = PTB_F32};
+    for (size_t i = 0; i < 2; i++)
+        memory.moment[i] = d->moment[i] ? d->moment[i] + u->first : NULL;
+    PTB_TRY(open_span(d));
+    if (sums)
+        PTB_TRY(add_squares(d, u->first, u->count, unit + 1 < e->layout->units));
+    PTB_TRY(ptb_optimizer_update(e->optimizer, e->kernels, e->compute, e->update, d->base.step, u, &memory));
+    return close_span(d, (int)unit, ptb_optimizer_name(e->optimizer));
+}
+
+// The compute stream waits for the buckets that end above `first`; they are in descending order.
+static ptb_status wait_for_buckets(ddp *d, size_t first)
+{
+    while (d->base.env.comm->size > 1 && d->waited < d->bucket_count &&
+           d->buckets[d->waited].first + d->buckets[d->waited].count > first)
+        PTB_TRY(ptb_event_wait(d->base.env.compute, d->buckets[d->waited++].reduced));
+    return PTB_OK;
+}
+
+// Clipping and loss scaling need the norm of the whole gradient before anything is updated. Every rank has
+// all of it, so each sums the squares for itself.
+static ptb_status begin_update(ddp *d, bool sums_first)
+{
+    const ptb_data_env *e = &d->base.env;
+    if (sums_first || !e->overlap)
+        PTB_TRY(wait_for_buckets(d, 0));
+    PTB_TRY(open_span(d));
+    if (sums_first)
+        PTB_TRY(add_squares(d, 0, e->layout->count, false));
+    PTB_TRY(ptb_optimizer_begin(e->optimizer, e->kernels, e->compute, e->update,
+                                sums_first ? e->sum_squares : NULL));
+    return close_span(d, -1, sums_first ? "gradient norm" : "update");
 }
 
 // Units in the order in which their buckets come back. Without overlap nothing runs beside communication.
@@ -284,19 +314,13 @@ static ptb_status ddp_optimize(ptb_data *data)
 {
     ddp *d = (ddp *)data;
     const ptb_data_env *e = &data->env;
+    bool sums_first = ptb_optimizer_needs_norm(e->optimizer);
     PTB_TRY(launch_from(d, 0));
-    bool reduces = e->comm->size > 1;
-    size_t waited = 0;
-    ptb_update_begin begin = {
-        .update = d->update, .beta1 = (double)e->optimizer.beta1, .beta2 = (double)e->optimizer.beta2};
-    PTB_TRY(e->kernels->update_begin(e->compute, &begin));
+    d->waited = 0;
+    PTB_TRY(begin_update(d, sums_first));
     for (size_t u = e->layout->units; u-- > 0;) {
-        size_t first = e->overlap ? e->layout->unit[u].first : 0;
-        // Buckets are in descending order; the unit needs all that end above its first element.
-        while (reduces && waited < d->bucket_count &&
-               d->buckets[waited].first + d->buckets[waited].count > first)
-            PTB_TRY(ptb_event_wait(e->compute, d->buckets[waited++].reduced));
-        PTB_TRY(update_unit(d, u));
+        PTB_TRY(wait_for_buckets(d, e->layout->unit[u].first));
+        PTB_TRY(update_unit(d, u, !sums_first));
     }
     return PTB_OK;
 }
