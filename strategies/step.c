@@ -41,12 +41,13 @@ static const ptb_opt step_opts[] = {
     {"heads", 0, PTB_OPT_INT, FIELD(heads), "6", 1, 1 << 16, NULL, NULL, "attention heads; divides --hidden"},
     {"sequence", 0, PTB_OPT_INT, FIELD(sequence), "128", 1, 1 << 24, NULL, NULL, "tokens of a sequence"},
     {"vocab", 0, PTB_OPT_INT, FIELD(vocabulary), "256", 2, 1 << 24, NULL, NULL,
-     "vocabulary; tokens are bytes, which need 256 with --data"},
+     "vocabulary; larger than every token of --data (bytes are under 256, GPT-2's tokens under 50257)"},
     {"tied", 0, PTB_OPT_BOOL, FIELD(tied), "yes", 0, 0, NULL, NULL, "the head multiplies by the token table"},
     {"batch", 0, PTB_OPT_INT, FIELD(batch), "0", 0, 1 << 24, NULL, NULL,
      "sequences of the global batch, divided over the ranks; 0: 8, or the next multiple of the ranks"},
-    {"data", 0, PTB_OPT_STRING, FIELD(data), NULL, 0, 0, NULL, "FILE",
-     "train on the bytes of this file; otherwise on generated text with structure to learn"},
+    {"data", 0, PTB_OPT_STRING, FIELD(data), NULL, 0, 0, NULL, "PATH",
+     "train on the bytes of this file, of all files of this folder, or of those that match this pattern; on "
+     "llm.c's token files where they are *.bin; otherwise on generated text with structure to learn"},
     {"lr", 0, PTB_OPT_DOUBLE, FIELD(rate), "0.001", 0, 10, NULL, NULL, "learning rate of AdamW"},
     {"lr-warmup", 0, PTB_OPT_INT, FIELD(rate_warmup), "10", 0, 1 << 30, NULL, "STEPS",
      "steps in which the learning rate rises linearly to --lr"},
@@ -223,7 +224,11 @@ static ptb_status step_open(const ptb_bench_env *env, const void *config, ptb_be
     if (status == PTB_OK)
         status = ptb_layout_init(&run->layout, &shape);
     if (status == PTB_OK)
-        status = ptb_tokens_open(c->data && *c->data ? c->data : NULL, env->seed, c->sequence, c->vocabulary,
+        status = ptb_tokens_open(&(ptb_tokens_config){.path = c->data && *c->data ? c->data : NULL,
+                                                      .seed = env->seed,
+                                                      .length = c->sequence,
+                                                      .vocabulary = c->vocabulary,
+                                                      .unread = env->dry_run},
                                  &run->tokens);
     if (status != PTB_OK) {
         step_close(run);

@@ -70,14 +70,15 @@ static ptb_status check_memory(const ptb_trainer_config *c)
     return sum > available / (uint64_t)c->world->local_size ? PTB_NO_MEMORY : PTB_OK;
 }
 
-static void fetch_batch(ptb_trainer *t, uint64_t step)
+static ptb_status fetch_batch(ptb_trainer *t, uint64_t step)
 {
     const ptb_trainer_config *c = &t->config;
     size_t length = (size_t)c->layout->shape.sequence, mine = t->tokens / length;
     int32_t *inputs = t->batch[step & 1], *targets = inputs + t->tokens;
     uint64_t first = step * (uint64_t)c->batch + (uint64_t)c->world->rank * mine;
     for (size_t i = 0; i < mine; i++)
-        ptb_tokens_sequence(c->tokens, first + i, inputs + i * length, targets + i * length);
+        PTB_TRY(ptb_tokens_sequence(c->tokens, first + i, inputs + i * length, targets + i * length, NULL));
+    return PTB_OK;
 }
 
 static ptb_status make_records(ptb_trainer *t)
@@ -158,8 +159,9 @@ static ptb_status make_shared(ptb_trainer *t, char *reason)
     env.update = t->update;
     env.sum_squares = t->sum_squares;
     PTB_TRY(ptb_world_agree(c->world, c->strategy->open(&env, &t->data)));
-    fetch_batch(t, 0);
-    return ptb_world_agree(c->world, ptb_stream_sync(t->compute));
+    status = fetch_batch(t, 0);
+    ptb_status synced = ptb_stream_sync(t->compute);
+    return ptb_world_agree(c->world, status != PTB_OK ? status : synced);
 }
 
 ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_trainer **trainer)
@@ -360,12 +362,14 @@ ptb_status ptb_trainer_step(ptb_trainer *t)
         PTB_TRY(reduce_loss(t));
     PTB_TRY(optimize(t));
     input.begin_ns = ptb_clock_ns();
-    fetch_batch(t, t->steps + 1); // while the streams work
+    ptb_status fetched = fetch_batch(t, t->steps + 1); // while the streams work
     input.end_ns = ptb_clock_ns();
     ptb_status computed = ptb_stream_sync(t->compute), communicated = ptb_stream_sync(t->communication);
     frame.end_ns = ptb_clock_ns();
     ptb_trace_record(t->config.trace, &input);
     ptb_trace_record(t->config.trace, &frame);
     record_step(t);
+    if (fetched != PTB_OK)
+        return fetched;
     return computed != PTB_OK ? computed : communicated;
 }

@@ -41,7 +41,7 @@ may_include() { # header file
 is_system() {
     case $1 in
     sys/*.h | linux/*.h | arpa/*.h | net/*.h | netinet/*.h) return 0 ;;
-    assert.h | ctype.h | dirent.h | dlfcn.h | errno.h | execinfo.h | fcntl.h | fenv.h | fnmatch.h | ftw.h) return 0 ;;
+    assert.h | ctype.h | dirent.h | dlfcn.h | errno.h | execinfo.h | fcntl.h | fenv.h | fnmatch.h | fts.h | ftw.h) return 0 ;;
     getopt.h | glob.h | inttypes.h | libgen.h | limits.h | locale.h | malloc.h | math.h | netdb.h | poll.h) return 0 ;;
     pthread.h | pwd.h | sched.h | semaphore.h | setjmp.h | signal.h | spawn.h | stdalign.h | stdarg.h) return 0 ;;
     stdatomic.h | stdbool.h | stddef.h | stdint.h | stdio.h | stdlib.h | stdnoreturn.h | string.h) return 0 ;;

@@ -14,23 +14,35 @@
 
 enum { LENGTH = 16 };
 
+static ptb_status open_tokens(const char *path, uint64_t seed, int64_t length, int64_t vocabulary,
+                              ptb_tokens **tokens)
+{
+    ptb_tokens_config config = {.path = path, .seed = seed, .length = length, .vocabulary = vocabulary};
+    return ptb_tokens_open(&config, tokens);
+}
+
+static void sequence(const ptb_tokens *tokens, uint64_t index, int32_t *inputs, int32_t *targets)
+{
+    assert_int_equal(ptb_tokens_sequence(tokens, index, inputs, targets, NULL), PTB_OK);
+}
+
 static void test_generator(void **state)
 {
     (void)state;
     ptb_tokens *a, *b, *other;
     int32_t inputs[2][LENGTH], targets[2][LENGTH];
-    assert_int_equal(ptb_tokens_open(NULL, 1, LENGTH, 256, &a), PTB_OK);
-    assert_int_equal(ptb_tokens_open(NULL, 1, LENGTH, 256, &b), PTB_OK);
-    assert_int_equal(ptb_tokens_open(NULL, 2, LENGTH, 5, &other), PTB_OK);
-    ptb_tokens_sequence(a, 3, inputs[1], targets[1]);
-    ptb_tokens_sequence(a, 9, inputs[0], targets[0]);
+    assert_int_equal(open_tokens(NULL, 1, LENGTH, 256, &a), PTB_OK);
+    assert_int_equal(open_tokens(NULL, 1, LENGTH, 256, &b), PTB_OK);
+    assert_int_equal(open_tokens(NULL, 2, LENGTH, 5, &other), PTB_OK);
+    sequence(a, 3, inputs[1], targets[1]);
+    sequence(a, 9, inputs[0], targets[0]);
     assert_memory_not_equal(inputs[0], inputs[1], sizeof inputs[0]);
-    ptb_tokens_sequence(b, 9, inputs[1], targets[1]); // asked first here
+    sequence(b, 9, inputs[1], targets[1]); // asked first here
     assert_memory_equal(inputs[0], inputs[1], sizeof inputs[0]);
     assert_memory_equal(targets[0], targets[1], sizeof targets[0]);
     assert_memory_equal(inputs[0] + 1, targets[0], (LENGTH - 1) * sizeof(int32_t));
     for (uint64_t i = 0; i < 100; i++) {
-        ptb_tokens_sequence(other, i, inputs[0], targets[0]);
+        sequence(other, i, inputs[0], targets[0]);
         for (int k = 0; k < LENGTH; k++)
             assert_in_range(inputs[0][k], 0, 4);
     }
@@ -51,10 +63,10 @@ static void test_structure(void **state)
     static double pair[SYMBOLS][SYMBOLS], one[SYMBOLS];
     ptb_tokens *tokens;
     int32_t inputs[LENGTH], targets[LENGTH];
-    assert_int_equal(ptb_tokens_open(NULL, 1, LENGTH, 256, &tokens), PTB_OK);
+    assert_int_equal(open_tokens(NULL, 1, LENGTH, 256, &tokens), PTB_OK);
     double total = (double)SEQUENCES * LENGTH, unigram = 0, bigram = 0;
     for (uint64_t i = 0; i < SEQUENCES; i++) {
-        ptb_tokens_sequence(tokens, i, inputs, targets);
+        sequence(tokens, i, inputs, targets);
         for (int k = 0; k < LENGTH; k++) {
             pair[inputs[k]][targets[k]]++;
             one[inputs[k]]++;
@@ -90,13 +102,13 @@ static void test_file(void **state)
     char path[32];
     write_file(path, BYTES);
     ptb_tokens *tokens;
-    assert_int_equal(ptb_tokens_open(path, 1, LENGTH, 256, &tokens), PTB_OK);
+    assert_int_equal(open_tokens(path, 1, LENGTH, 256, &tokens), PTB_OK);
     int order[2][WINDOWS];
     for (int pass = 0; pass < 2; pass++) {
         bool seen[WINDOWS] = {0};
         for (int i = 0; i < WINDOWS; i++) {
             int32_t inputs[LENGTH], targets[LENGTH];
-            ptb_tokens_sequence(tokens, (uint64_t)(pass * WINDOWS + i), inputs, targets);
+            sequence(tokens, (uint64_t)(pass * WINDOWS + i), inputs, targets);
             int found = -1;
             for (int w = 0; w < WINDOWS; w++)
                 if (inputs[0] == (unsigned char)(w * LENGTH * 7 + w * LENGTH / 256) &&
@@ -126,16 +138,15 @@ static void test_refused(void **state)
     char path[32];
     ptb_tokens *tokens;
     write_file(path, LENGTH);
-    assert_int_equal(ptb_tokens_open(path, 1, LENGTH, 256, &tokens), PTB_USAGE); // no last target
-    assert_int_equal(ptb_tokens_open(path, 1, LENGTH - 1, 255, &tokens), PTB_USAGE);
-    assert_int_equal(ptb_tokens_open(path, 1, LENGTH - 1, 256, &tokens), PTB_OK);
+    assert_int_equal(open_tokens(path, 1, LENGTH, 256, &tokens), PTB_USAGE); // no last target
+    assert_int_equal(open_tokens(path, 1, LENGTH - 1, 15 * 7, &tokens), PTB_USAGE);
+    assert_int_equal(open_tokens(path, 1, LENGTH - 1, 15 * 7 + 1, &tokens), PTB_OK);
     int32_t inputs[LENGTH], targets[LENGTH];
-    ptb_tokens_sequence(tokens, 5, inputs, targets); // the only window, again and again
+    sequence(tokens, 5, inputs, targets); // the only window, again and again
     assert_int_equal(inputs[0], 0);
     ptb_tokens_close(tokens);
     unlink(path);
-    assert_int_equal(ptb_tokens_open(path, 1, LENGTH, 256, &tokens), PTB_USAGE);
-    assert_int_equal(ptb_tokens_open("/tmp", 1, LENGTH, 256, &tokens), PTB_USAGE);
+    assert_int_equal(open_tokens(path, 1, LENGTH, 256, &tokens), PTB_USAGE);
 }
 
 int main(void)

@@ -80,7 +80,8 @@ static ptb_status rank_main(ptb_world *world, void *arg)
     ptb_tokens *tokens;
     ptb_trace *trace;
     PTB_TRY(ptb_layout_init(&layout, &shape));
-    PTB_TRY(ptb_tokens_open(NULL, 1, shape.sequence, shape.vocabulary, &tokens));
+    PTB_TRY(ptb_tokens_open(
+        &(ptb_tokens_config){.seed = 1, .length = shape.sequence, .vocabulary = shape.vocabulary}, &tokens));
     PTB_TRY(ptb_trace_new(1000, world->rank, &trace));
     ptb_trainer_config config = {
         .world = world,
