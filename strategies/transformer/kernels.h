@@ -390,8 +390,7 @@ typedef struct {
 } ptb_sgd;
 
 // method, its argument struct: ptb_status (*method)(ptb_stream *stream, const struct *arguments)
-// To come: rotary, dropout, convert, route, route_gradient, dispatch, dispatch_gradient, combine,
-// combine_gradient, sgd.
+// To come: rotary, route, route_gradient, dispatch, dispatch_gradient, combine, combine_gradient.
 #define PTB_KERNEL_LIST(X)                                                                                   \
     X(matmul, ptb_matmul)                                                                                    \
     X(matmul_input_gradient, ptb_matmul_input_gradient)                                                      \
@@ -403,12 +402,15 @@ typedef struct {
     X(activation, ptb_activation)                                                                            \
     X(activation_gradient, ptb_activation_gradient)                                                          \
     X(add, ptb_add)                                                                                          \
+    X(dropout, ptb_dropout)                                                                                  \
+    X(convert, ptb_convert)                                                                                  \
     X(embedding, ptb_embedding)                                                                              \
     X(embedding_gradient, ptb_embedding_gradient)                                                            \
     X(cross_entropy, ptb_cross_entropy)                                                                      \
     X(sum_squares, ptb_sum_squares)                                                                          \
     X(update_begin, ptb_update_begin)                                                                        \
-    X(adamw, ptb_adamw)
+    X(adamw, ptb_adamw)                                                                                      \
+    X(sgd, ptb_sgd)
 
 typedef struct {
     ptb_plugin plugin;

@@ -1,0 +1,89 @@
+// Token and position embedding on the host, and its gradient.
+#include "strategies/transformer/kernels_host_tasks.h"
+
+#include <omp.h>
+
+// Row of positions that row r of the batch uses.
+static inline size_t position_of(size_t r, size_t sequence, size_t offset, const int32_t *start)
+{
+    return offset + r % sequence - (start ? (size_t)start[r] : 0);
+}
+
+PTB_HOST_BODY embedding_row(ptb_dtype type, const ptb_embedding *args, size_t r)
+{
+    const ptb_embedding a = *args;
+    size_t width = a.width, bytes = width * ptb_dtype_size(type), c = 0;
+    const char *token = (const char *)a.table + (size_t)a.tokens[r] * bytes;
+    char *out = (char *)a.out + r * bytes;
+    if (!a.positions) {
+        memcpy(out, token, bytes);
+        return;
+    }
+    const char *position =
+        (const char *)a.positions + position_of(r, a.sequence, a.position_offset, a.start) * bytes;
+    for (; c + PTB_LANES <= width; c += PTB_LANES)
+        ptb_vec_store(type, out, c, ptb_vec_load(type, token, c) + ptb_vec_load(type, position, c));
+    if (c < width) {
+        size_t count = width - c;
+        ptb_vec sum = ptb_vec_load_some(type, token, c, count) + ptb_vec_load_some(type, position, c, count);
+        ptb_vec_store_some(type, out, c, count, sum);
+    }
+}
+
+ptb_status ptb_host_run_embedding(void *arg)
+{
+    const ptb_embedding *a = arg;
+#pragma omp parallel for schedule(static) if (a->rows * a->width > PTB_HOST_SERIAL)
+    for (size_t r = 0; r < a->rows; r++)
+        PTB_HOST_TYPED(embedding_row, a->type, a, r);
+    return PTB_OK;
+}
+
+// Zeroes f32 values at the speed of memory: lines of a table much larger than the caches are streamed.
+static void zero(float *values, size_t count)
+{
+#pragma omp parallel for schedule(static) if (count > PTB_HOST_SERIAL)
+    for (size_t first = 0; first < count; first += PTB_HOST_CHUNK) {
+        memset(values + first, 0, ptb_host_least(PTB_HOST_CHUNK, count - first) * sizeof *values);
+    }
+}
+
+// d_out[r, first..end) to the sums of its token and its position.
+PTB_HOST_BODY add_row(ptb_dtype type, const ptb_embedding_gradient *args, size_t r, size_t c, size_t end)
+{
+    const ptb_embedding_gradient a = *args;
+    const char *d_out = (const char *)a.d_out + r * a.width * ptb_dtype_size(type);
+    float *token = a.d_table + (size_t)a.tokens[r] * a.width, *position = NULL;
+    if (a.d_positions)
+        position = a.d_positions + position_of(r, a.sequence, a.position_offset, a.start) * a.width;
+    for (; c < end; c += PTB_LANES) {
+        size_t count = ptb_host_least(PTB_LANES, end - c);
+        ptb_vec d = ptb_vec_load_some(type, d_out, c, count);
+        ptb_vec_store_some(PTB_F32, token, c, count, d + ptb_vec_load_some(PTB_F32, token, c, count));
+        if (position)
+            ptb_vec_store_some(PTB_F32, position, c, count,
+                               d + ptb_vec_load_some(PTB_F32, position, c, count));
+    }
+}
+
+// Threads split columns: two rows with the same token add in the order of the rows whatever the number of
+// threads.
+ptb_status ptb_host_run_embedding_gradient(void *arg)
+{
+    const ptb_embedding_gradient *a = arg;
+    size_t width = a->width;
+    if (!a->accumulate_table)
+        zero(a->d_table, a->vocabulary * width);
+    if (a->d_positions && !a->accumulate_positions)
+        zero(a->d_positions, a->positions * width);
+#pragma omp parallel if (a->rows * width > PTB_HOST_SERIAL)
+    {
+        size_t threads = (size_t)omp_get_num_threads(), thread = (size_t)omp_get_thread_num();
+        size_t vectors = (width + PTB_LANES - 1) / PTB_LANES;
+        size_t first = vectors * thread / threads * PTB_LANES;
+        size_t end = ptb_host_least(width, vectors * (thread + 1) / threads * PTB_LANES);
+        for (size_t r = 0; r < a->rows; r++)
+            PTB_HOST_TYPED(add_row, a->type, a, r, first, end);
+    }
+    return PTB_OK;
+}
