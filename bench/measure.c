@@ -124,7 +124,7 @@ static bool read_ranks(const char *list, int64_t *counts, size_t max, size_t *co
     char *storage = NULL;
     const char *items[64];
     size_t n = ptb_text_split(list, ',', &storage, items, sizeof items / sizeof items[0]);
-    bool ok = n <= max;
+    bool ok = n <= max && ptb_text_pieces(list, ',') == n;
     for (size_t i = 0; ok && i < n; i++)
         ok = ptb_text_parse_int(items[i], &counts[i]) && counts[i] >= 1 && counts[i] <= 1000000;
     free(storage);
@@ -137,7 +137,8 @@ ptb_status ptb_measure_check(const ptb_measure *measure, const char *where)
     int64_t counts[64];
     size_t count = 0;
     if (measure->ranks && *measure->ranks && !read_ranks(measure->ranks, counts, 64, &count)) {
-        ptb_error("%s: ranks = '%s': expected numbers of ranks from 1, as 1,2,4", where, measure->ranks);
+        ptb_error("%s: ranks = '%s': expected at most 64 numbers of ranks from 1, as 1,2,4", where,
+                  measure->ranks);
         return PTB_USAGE;
     }
     if (measure->min_iters && measure->max_iters && measure->min_iters > measure->max_iters) {

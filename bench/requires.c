@@ -44,6 +44,11 @@ ptb_status ptb_requires_check(const char *conditions, const char *where)
     const char *items[MAX_CONDITIONS];
     size_t count = ptb_text_split(conditions, ',', &storage, items, MAX_CONDITIONS);
     ptb_status status = PTB_OK;
+    if (ptb_text_pieces(conditions, ',') > MAX_CONDITIONS) {
+        ptb_error("%s: requires has %zu conditions; at most %d are taken", where,
+                  ptb_text_pieces(conditions, ','), MAX_CONDITIONS);
+        status = PTB_USAGE;
+    }
     for (size_t i = 0; i < count && status == PTB_OK; i++) {
         condition c;
         if (!*conditions || read_condition(items[i], &c))

@@ -49,11 +49,12 @@ bool ptb_suite_exists(const char *name_or_path)
 typedef struct {
     const char *next; // unread text
     int line;
+    int suite_line; // of [suite]; 0: not seen
     ptb_suite *suite;
     ptb_status status;
 } reader;
 
-enum { MAX_LINE = 190 }; // inih's own buffer holds 200
+enum { MAX_LINE = 190, MAX_SECTION = 49 }; // inih's own buffers hold 200 and 50
 
 static void complain(reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void complain(reader *r, const char *format, ...)
@@ -80,6 +81,53 @@ static bool is_well_formed(const char *line, size_t length)
     return memchr(line, line[0] == '[' ? ']' : '=', (size_t)(end - line)) != NULL;
 }
 
+static ptb_suite_part *find_part(ptb_suite *suite, const char *name)
+{
+    for (size_t i = 0; i < suite->part_count; i++)
+        if (strcmp(suite->parts[i].name, name) == 0)
+            return &suite->parts[i];
+    return NULL;
+}
+
+static void *grow(void *array, size_t count, size_t item)
+{
+    void *larger = realloc(array, (count + 1) * item);
+    if (!larger) {
+        fputs("ptbench: out of memory for a suite\n", stderr);
+        abort();
+    }
+    memset((char *)larger + count * item, 0, item);
+    return larger;
+}
+
+// Each section once: inih would merge two of one name, and says nothing of one without keys.
+static void open_section(reader *r, const char *header)
+{
+    char name[MAX_SECTION + 1];
+    size_t length = strcspn(header + 1, "]");
+    if (length > MAX_SECTION) {
+        complain(r, "the name of the section has %zu characters; at most %d are allowed", length,
+                 MAX_SECTION);
+        return;
+    }
+    snprintf(name, sizeof name, "%.*s", (int)length, header + 1);
+    ptb_suite *suite = r->suite;
+    bool is_suite = strcmp(name, "suite") == 0;
+    const ptb_suite_part *part = find_part(suite, name);
+    int before = is_suite ? r->suite_line : part ? part->line : 0;
+    if (before) {
+        complain(r, "there is a section [%s] already, on line %d%s", name, before,
+                 is_suite ? ""
+                          : "; for a second part with the same benchmark, give it another name and say "
+                            "bench = ...");
+    } else if (is_suite) {
+        r->suite_line = r->line;
+    } else {
+        suite->parts = grow(suite->parts, suite->part_count, sizeof *suite->parts);
+        suite->parts[suite->part_count++] = (ptb_suite_part){.name = strdup(name), .line = r->line};
+    }
+}
+
 // fgets for inih, which cuts long lines silently otherwise.
 static char *read_line(char *line, int size, void *stream)
 {
@@ -99,26 +147,9 @@ static char *read_line(char *line, int size, void *stream)
     memcpy(line, r->next, length);
     line[length] = '\0';
     r->next += length + (r->next[length] == '\n');
-    return line;
-}
-
-static ptb_suite_part *find_part(ptb_suite *suite, const char *name)
-{
-    for (size_t i = 0; i < suite->part_count; i++)
-        if (strcmp(suite->parts[i].name, name) == 0)
-            return &suite->parts[i];
-    return NULL;
-}
-
-static void *grow(void *array, size_t count, size_t item)
-{
-    void *larger = realloc(array, (count + 1) * item);
-    if (!larger) {
-        fputs("ptbench: out of memory for a suite\n", stderr);
-        abort();
-    }
-    memset((char *)larger + count * item, 0, item);
-    return larger;
+    if (line[0] == '[')
+        open_section(r, line);
+    return r->status == PTB_OK ? line : NULL;
 }
 
 static void set_suite_key(reader *r, const char *key, const char *value)
@@ -185,15 +216,11 @@ static int handle(void *user, const char *section, const char *key, const char *
     } else if (strcmp(section, "suite") == 0) {
         set_suite_key(r, key, value);
     } else {
-        ptb_suite *suite = r->suite;
-        ptb_suite_part *part = find_part(suite, section);
-        if (!part) {
-            suite->parts = grow(suite->parts, suite->part_count, sizeof *suite->parts);
-            part = &suite->parts[suite->part_count++];
-            part->name = strdup(section);
-            part->line = r->line;
-        }
-        set_part_key(r, part, key, value);
+        ptb_suite_part *part = find_part(r->suite, section);
+        if (part)
+            set_part_key(r, part, key, value);
+        else
+            complain(r, "the section '%s' is not understood", section);
     }
     return r->status == PTB_OK;
 }

@@ -14,7 +14,7 @@ typedef struct {
 
 typedef struct {
     char *name;
-    int line;    // of its first key
+    int line;    // of its header
     char *bench; // as written; whether there is such a benchmark is asked when a plan is made
     int bench_line;
     char *requires;        // "" when there are no conditions

@@ -120,12 +120,24 @@ static void needs(const ptb_bench_run *run, const ptb_coll_point *point, size_t 
         bytes[b] = bytes[b] * element + around;
 }
 
-// What this case needs beside its buffers: libraries copy up to S bytes into memory of their own.
+// Places over which a buffer of this size is staggered (ptb_coll_buffer).
+static size_t stagger_places(size_t bytes)
+{
+    return bytes >= PTB_COLL_STAGGERS * PTB_COLL_STAGGER_BYTES ? PTB_COLL_STAGGERS : 1;
+}
+
+static size_t staggered_bytes(size_t bytes)
+{
+    return bytes + (stagger_places(bytes) - 1) * PTB_COLL_STAGGER_BYTES;
+}
+
+// What this case needs: its buffers, and libraries copy up to S bytes into memory of their own.
 static uint64_t total_need(const ptb_bench_run *run, const ptb_coll_point *point)
 {
     size_t bytes[2];
     needs(run, point, bytes);
-    return (uint64_t)bytes[0] + bytes[1] + (uint64_t)point->count * ptb_dtype_size(point->type);
+    return (uint64_t)staggered_bytes(bytes[0]) + staggered_bytes(bytes[1]) +
+           (uint64_t)point->count * ptb_dtype_size(point->type);
 }
 
 static ptb_status find_budget(ptb_bench_run *run)
@@ -217,9 +229,7 @@ static ptb_status use_buffers(ptb_bench_run *run, char *reason)
     buffers->owner = owner;
     ptb_status status = PTB_OK;
     for (int b = 0; b < 2 && status == PTB_OK; b++) {
-        bool is_large = run->capacity[b] >= PTB_COLL_STAGGERS * PTB_COLL_STAGGER_BYTES;
-        size_t places = is_large ? PTB_COLL_STAGGERS : 1;
-        size_t bytes = run->capacity[b] + (places - 1) * PTB_COLL_STAGGER_BYTES;
+        size_t places = stagger_places(run->capacity[b]), bytes = staggered_bytes(run->capacity[b]);
         buffers->stagger[b] = (size_t)(2 * run->env->world->local_rank + b) % places * PTB_COLL_STAGGER_BYTES;
         status = owner ? owner->ops->alloc(owner, bytes, &buffers->memory[b])
                        : ptb_device_alloc(run->device, PTB_MEMORY_COMMUNICATION, bytes, &buffers->memory[b]);

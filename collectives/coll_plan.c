@@ -16,12 +16,20 @@ typedef struct {
     size_t count;
 } list;
 
-static list list_split(const char *text)
+// USAGE when the list is longer than there is room for; an empty one has no items.
+static ptb_status list_split(const ptb_coll_plan *plan, const char *option, const char *text, list *l)
 {
-    list l = {0};
-    if (text && *text)
-        l.count = ptb_text_split(text, ',', &l.storage, l.items, PTB_COLL_LIST_MAX);
-    return l;
+    *l = (list){0};
+    if (!text || !*text)
+        return PTB_OK;
+    size_t pieces = ptb_text_pieces(text, ',');
+    if (pieces > PTB_COLL_LIST_MAX) {
+        ptb_coll_refuse(plan, "--%s: the list has %zu entries; at most %d are taken, so make several runs",
+                        option, pieces, PTB_COLL_LIST_MAX);
+        return PTB_USAGE;
+    }
+    l->count = ptb_text_split(text, ',', &l->storage, l->items, PTB_COLL_LIST_MAX);
+    return PTB_OK;
 }
 
 static size_t names_count(const char *const *names)
@@ -48,8 +56,8 @@ static const ptb_plugin *find_plugin(const ptb_coll_plan *plan, ptb_kind kind, c
 
 static ptb_status parse_types(const ptb_coll_plan *plan, const char *text, ptb_dtype *types, int *count)
 {
-    list l = list_split(text);
-    ptb_status status = PTB_OK;
+    list l;
+    ptb_status status = list_split(plan, "type", text, &l);
     *count = 0;
     for (size_t i = 0; i < l.count && status == PTB_OK; i++) {
         ptb_dtype type;
@@ -74,8 +82,8 @@ static ptb_status parse_types(const ptb_coll_plan *plan, const char *text, ptb_d
 
 static ptb_status parse_ops(const ptb_coll_plan *plan, const char *text, ptb_redop *ops, int *count)
 {
-    list l = list_split(text);
-    ptb_status status = PTB_OK;
+    list l;
+    ptb_status status = list_split(plan, "op", text, &l);
     *count = 0;
     for (size_t i = 0; i < l.count && status == PTB_OK; i++) {
         ptb_redop op;
@@ -100,8 +108,8 @@ static ptb_status parse_ops(const ptb_coll_plan *plan, const char *text, ptb_red
 
 static ptb_status parse_places(const ptb_coll_plan *plan, const char *text, bool *in_place, int *count)
 {
-    list l = list_split(text);
-    ptb_status status = PTB_OK;
+    list l;
+    ptb_status status = list_split(plan, "place", text, &l);
     *count = 0;
     for (size_t i = 0; i < l.count && status == PTB_OK; i++) {
         if (strcmp(l.items[i], "out") == 0 || strcmp(l.items[i], "in") == 0)
@@ -109,7 +117,7 @@ static ptb_status parse_places(const ptb_coll_plan *plan, const char *text, bool
         else
             status = unknown(plan, "place", l.items[i], "place", ptb_coll_place_names);
     }
-    if (*count == 0)
+    if (status == PTB_OK && *count == 0)
         in_place[(*count)++] = false;
     free(l.storage);
     return status;
@@ -117,8 +125,8 @@ static ptb_status parse_places(const ptb_coll_plan *plan, const char *text, bool
 
 static ptb_status parse_comms(const char *text, ptb_coll_plan *plan)
 {
-    list l = list_split(text);
-    ptb_status status = PTB_OK;
+    list l;
+    ptb_status status = list_split(plan, "comm", text, &l);
     for (size_t i = 0; i < l.count && status == PTB_OK; i++) {
         const ptb_plugin *found = find_plugin(plan, PTB_KIND_COMM, l.items[i]);
         if (!found)
@@ -167,38 +175,41 @@ static ptb_status check_algorithm(const ptb_coll_plan *plan, const char *name)
     return PTB_USAGE;
 }
 
-// Each name once, as far as there is room.
-static void add_algo(ptb_coll_plan *plan, const char *name)
+// Each name once.
+static ptb_status add_algo(ptb_coll_plan *plan, const char *name)
 {
     for (int i = 0; i < plan->algo_count; i++)
         if (strcmp(plan->algos[i], name) == 0)
-            return;
-    if (plan->algo_count < PTB_COLL_LIST_MAX)
-        plan->algos[plan->algo_count++] = name;
+            return PTB_OK;
+    if (plan->algo_count == PTB_COLL_LIST_MAX) {
+        ptb_coll_refuse(plan, "--algo: there are more than %d algorithms; name those to be measured",
+                        PTB_COLL_LIST_MAX);
+        return PTB_USAGE;
+    }
+    plan->algos[plan->algo_count++] = name;
+    return PTB_OK;
 }
 
 // The communicators' own choice and every algorithm that one of them has for this collective.
-static void add_all_algos(ptb_coll_plan *plan)
+static ptb_status add_all_algos(ptb_coll_plan *plan)
 {
     ptb_coll_kind kind = plan->subjects[0].collective.kind;
-    add_algo(plan, "default");
+    PTB_TRY(add_algo(plan, "default"));
     for (int c = 0; c < plan->comm_count; c++)
         for (const char *const *name = plan->comms[c]->algorithms(kind); name && *name; name++)
-            add_algo(plan, *name);
+            PTB_TRY(add_algo(plan, *name));
+    return PTB_OK;
 }
 
 static ptb_status parse_algos(const char *text, ptb_coll_plan *plan)
 {
-    list l = list_split(text);
+    list l;
+    PTB_TRY(list_split(plan, "algo", text, &l));
     plan->algo_text = l.storage;
-    for (size_t i = 0; i < l.count; i++) {
-        if (strcmp(l.items[i], "all") == 0)
-            add_all_algos(plan);
-        else
-            add_algo(plan, l.items[i]);
-    }
+    for (size_t i = 0; i < l.count; i++)
+        PTB_TRY(strcmp(l.items[i], "all") == 0 ? add_all_algos(plan) : add_algo(plan, l.items[i]));
     if (plan->algo_count == 0)
-        add_algo(plan, "default");
+        PTB_TRY(add_algo(plan, "default"));
     for (int i = 0; i < plan->algo_count; i++)
         PTB_TRY(check_algorithm(plan, plan->algos[i]));
     return PTB_OK;

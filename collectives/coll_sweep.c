@@ -74,13 +74,11 @@ add_list(const ptb_coll_plan *plan, const char *text, ptb_dtype type,
     char *storage;
     const char *items[SIZES_MAX / 16];
     const size_t most = sizeof items / sizeof items[0];
-    size_t count = ptb_text_split(text, ',', &storage, items, most), commas = 0;
+    size_t count = ptb_text_split(text, ',', &storage, items, most), pieces = ptb_text_pieces(text, ',');
     ptb_status status = PTB_OK;
-    for (const char *c = text; *c; c++)
-        commas += *c == ',';
-    if (commas >= most) {
+    if (pieces > most) {
         ptb_coll_refuse(plan, "a list of %zu sizes is too long; at most %zu, or a sweep with --step-factor",
-                        commas + 1, most);
+                        pieces, most);
         status = PTB_USAGE;
     }
     for (size_t i = 0; i < count && status == PTB_OK; i++)

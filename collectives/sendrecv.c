@@ -175,8 +175,15 @@ static ptb_status choose(bool speaks, const char *text, ptb_coll_subject *chosen
     char *storage = NULL;
     const char *items[PATTERNS];
     size_t n = ptb_text_split(text ? text : "", ',', &storage, items, PATTERNS);
+    size_t pieces = ptb_text_pieces(text ? text : "", ',');
     ptb_status status = PTB_OK;
     *count = 0;
+    if (pieces > PATTERNS) {
+        if (speaks)
+            ptb_error("--pattern: the list has %zu entries; there are %d patterns, each measured once",
+                      pieces, (int)PATTERNS);
+        status = PTB_USAGE;
+    }
     for (size_t i = 0; i < n && status == PTB_OK; i++) {
         int p = 0;
         while (p < PATTERNS && strcmp(pattern_names[p], items[i]) != 0)

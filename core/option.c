@@ -155,6 +155,11 @@ static ptb_status check_words(const ptb_opt *opt, const char *value, const char 
     char *storage;
     ptb_status status = PTB_OK;
     size_t count = ptb_text_split(value, ',', &storage, words, WORDS_MAX);
+    if (ptb_text_pieces(value, ',') > WORDS_MAX) {
+        ptb_error("%s: the list has %zu entries; at most %d are taken", where, ptb_text_pieces(value, ','),
+                  WORDS_MAX);
+        status = PTB_USAGE;
+    }
     for (size_t i = 0; i < count && status == PTB_OK; i++) {
         if (!*words[i]) {
             ptb_error("%s: '%s' has an empty item; expected a list such as a,b", where, value);

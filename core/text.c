@@ -70,6 +70,15 @@ void ptb_text_release(ptb_text *text)
     *text = (ptb_text)PTB_TEXT_INIT;
 }
 
+char *ptb_text_take(ptb_text *text)
+{
+    reserve(text, 0); // so that an empty text is a string too
+    text->data[text->length] = '\0';
+    char *string = text->data;
+    *text = (ptb_text)PTB_TEXT_INIT;
+    return string;
+}
+
 void ptb_text_append_json(ptb_text *text, const char *string)
 {
     ptb_text_append(text, "\"");
@@ -104,6 +113,14 @@ size_t ptb_text_split(const char *string, char separator, char **storage, const 
         out[count++] = at;
         at = next;
     }
+    return count;
+}
+
+size_t ptb_text_pieces(const char *string, char separator)
+{
+    size_t count = 1;
+    for (const char *c = string; *c; c++)
+        count += *c == separator;
     return count;
 }
 

@@ -27,6 +27,8 @@ void ptb_text_printf(ptb_text *text, const char *format, ...) __attribute__((for
 const char *ptb_text_string(const ptb_text *text);
 void ptb_text_clear(ptb_text *text);
 void ptb_text_release(ptb_text *text);
+// The heap string itself, "" when empty; `text` is empty afterwards. Never NULL: aborts without memory.
+char *ptb_text_take(ptb_text *text);
 
 // Parses "8", "64K", "1.5M", "2GiB", "1g": binary suffixes K M G T (x1024), optional i/iB/B. Exact integers
 // only: a fraction must come out whole. False (nothing logged, *bytes untouched) on anything else, including
@@ -45,8 +47,10 @@ void ptb_text_format_ns(double ns, char *out, size_t out_size);
 void ptb_text_append_number(ptb_text *text, double value, int decimals);
 
 // Splits at `separator`, trimming blanks; *out points into *storage, a heap copy that the caller frees.
-// Pieces beyond `max` are left out.
+// Pieces beyond `max` are left out; who may get more compares with ptb_text_pieces first.
 size_t ptb_text_split(const char *string, char separator, char **storage, const char **out, size_t max);
+// Pieces that a split without a limit gives: separators + 1.
+size_t ptb_text_pieces(const char *string, char separator);
 
 // Writes up to three names closest to `word` by edit distance (a beginning counts as distance 1): "'ring',
 // 'tree'"; all names when there are at most six.

@@ -97,9 +97,8 @@ static void fill_cells(grid *g)
                             false, &raw);
             ptb_ascii_append(&safe, ptb_text_string(&raw));
             width = safe.length > width ? safe.length : width;
-            g->cells[r * columns + i] = strdup(ptb_text_string(&safe));
+            g->cells[r * columns + i] = ptb_text_take(&safe);
             ptb_text_release(&raw);
-            ptb_text_release(&safe);
         }
         g->width[i] = width;
     }

@@ -77,8 +77,7 @@ static void describe_group(const ptb_report *report, const ptb_table_view *view,
         ptb_format_range(low, high, range, sizeof range);
         ptb_text_printf(&note, "%s%s samples a case", note.length ? "; " : "", range);
     }
-    group->note = strdup(ptb_text_string(&note));
-    ptb_text_release(&note);
+    group->note = ptb_text_take(&note);
 }
 
 ptb_status ptb_table_view_query(ptb_store *store, const ptb_report *report, const char *runs_json,

@@ -8,9 +8,11 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "collectives/coll_bench.h"
+#include "collectives/world.h"
 
 static const char *const *algorithms(ptb_coll_kind kind)
 {
@@ -151,6 +153,28 @@ static void lists_expand(void **state)
                         "rich has no algorithm 'ring' for all_gather; it has none to choose from");
 }
 
+// What does not fit is refused, not cut.
+static void lists_that_are_too_long_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bench, *option, *item;
+        int most;
+    } rows[] = {
+        {"all_reduce", "type", "f32", 32},  {"all_reduce", "op", "sum", 32},
+        {"all_reduce", "place", "out", 32}, {"all_reduce", "algo", "ring", 32},
+        {"all_reduce", "comm", "rich", 32}, {"sendrecv", "pattern", "one-way", 4},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int more = 0; more < 2; more++) {
+            char text[512] = "";
+            for (int k = 0; k < rows[i].most + more; k++)
+                snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", k ? "," : "", rows[i].item);
+            const char *const settings[] = {"bytes", "8", rows[i].option, text, NULL};
+            assert_int_equal(enumerate(rows[i].bench, 2, settings)->status, more ? PTB_USAGE : PTB_OK);
+        }
+}
+
 static void cases_that_cannot_run_say_why(void **state)
 {
     (void)state;
@@ -170,6 +194,47 @@ static void cases_that_cannot_run_say_why(void **state)
     assert_string_equal(enumerate("all_gather", 4, grouped)->c[0].skip, "");
     const char *const root[] = {"root", "2", "split", "mod:2", NULL};
     assert_int_equal(enumerate("broadcast", 4, root)->status, PTB_USAGE);
+}
+
+// Prepares the only case of an all_reduce and hands out why it is skipped.
+static ptb_status prepare_too_large(ptb_world *world, void *reason)
+{
+    const ptb_bench *bench = (const ptb_bench *)(const void *)ptb_registry_find(PTB_KIND_BENCH, "all_reduce");
+    const ptb_bench_env env = {.world = world};
+    ptb_coll_config config = {0};
+    ptb_opt_set set = {bench->opts, bench->opt_count, &config, "all_reduce"};
+    ptb_bench_run *run = NULL;
+    ptb_case c = {.index = 0};
+    bool more;
+    ptb_opts_defaults(&set);
+    ptb_status status = ptb_opts_assign(&set, "comm", "local", "test");
+    if (status == PTB_OK)
+        status = ptb_opts_assign(&set, "place", "out", "test");
+    if (status == PTB_OK)
+        status = ptb_opts_assign(&set, "bytes", "1000000000000", "test");
+    if (status == PTB_OK)
+        status = bench->open(&env, &config, &run);
+    if (status == PTB_OK)
+        status = bench->next(run, &c, &more);
+    char mine[PTB_REASON_BYTES] = "";
+    if (status == PTB_OK)
+        status = bench->prepare(run, &c, mine);
+    if (world->rank == 0)
+        memcpy(reason, mine, sizeof mine);
+    bench->close(run);
+    ptb_opts_release(&set);
+    return status;
+}
+
+// Two buffers of S, the library's copy of S, and three places of 1 MiB that each buffer is staggered over:
+// 3 x 1e12 + 2 x 3 x 2^20 bytes, not 3000.00 GB.
+static void memory_counts_the_staggering(void **state)
+{
+    (void)state;
+    char reason[PTB_REASON_BYTES];
+    assert_int_equal(ptb_world_run_local(2, NULL, prepare_too_large, reason), PTB_SKIPPED);
+    if (!strstr(reason, "need about 6000.01 GB (3000.01 GB each"))
+        fail_msg("%s", reason);
 }
 
 static const ptb_collective *collective(size_t i)
@@ -246,7 +311,9 @@ int main(void)
         cmocka_unit_test(exact_sizes_are_taken_as_they_are),
         cmocka_unit_test(keys_name_what_was_asked_for),
         cmocka_unit_test(lists_expand),
+        cmocka_unit_test(lists_that_are_too_long_are_refused),
         cmocka_unit_test(cases_that_cannot_run_say_why),
+        cmocka_unit_test(memory_counts_the_staggering),
         cmocka_unit_test(expectations_cover_the_result),
         cmocka_unit_test(bus_factors_are_the_fields),
         cmocka_unit_test(uneven_counts_agree_between_ranks),

@@ -85,6 +85,12 @@ static void test_short_form(void **state)
     assert_string_equal(suite->parts[0].bench, "all_reduce");
     assert_string_equal(suite->parts[0].pairs[0].value, "3");
     ptb_suite_free(suite);
+    // A section without keys is a part with all defaults.
+    assert_int_equal(ptb_suite_parse("my.ini", "[barrier]\n[all_reduce]\n", &suite), PTB_OK);
+    assert_int_equal(suite->part_count, 2);
+    assert_string_equal(suite->parts[0].bench, "barrier");
+    assert_int_equal(suite->parts[1].line, 2);
+    ptb_suite_free(suite);
 }
 
 static void test_refusals(void **state)
@@ -96,11 +102,21 @@ static void test_refusals(void **state)
     check_refused("[suite]\nname = x\n", "there is no part");
     check_refused("; nothing\n", "there is no part");
     check_refused("[suite]\nname = x\n[a]\niters = 3\n",
-                  "line 4: [a] is no benchmark and does not say bench");
+                  "line 3: [a] is no benchmark and does not say bench");
+    check_refused("[suite]\nname = x\n[step]\nlayers = 2\n[barrier]\n[step]\nlayers = 4\n",
+                  "line 6: there is a section [step] already, on line 3; for a second part with the same "
+                  "benchmark, give it another name and say bench = ...");
+    check_refused("[suite]\nname = x\n[step]\n[suite]\nsummary = y\n",
+                  "line 4: there is a section [suite] already, on line 1");
+    check_refused("[suite]\nname = x\n[01234567890123456789012345678901234567890123456789]\nbench = step\n",
+                  "line 3: the name of the section has 50 characters; at most 49 are allowed");
     check_refused("[suite]\nname = x\n[a]\nbench = step\niters = 3\niters = 4\n",
                   "line 6: [a]: 'iters' is given twice");
     check_refused("[suite]\nname = x\n[a]\nbench = step\nrequires = rank>=2\n", "requires = 'rank>=2'");
     check_refused("[suite]\nname = x\n[a]\nbench = step\nrequires = ranks\n", "requires = 'ranks'");
+    check_refused("[a]\nbench = step\nrequires = gpu,gpu,gpu,gpu,gpu,gpu,gpu,gpu,gpu,gpu,gpu,gpu,gpu,gpu,gpu,"
+                  "gpu,ranks>=9\n",
+                  "requires has 17 conditions; at most 16 are taken");
     check_refused("[suite]\nname = x\n[a\nbench = step\n", "line 3: expected [section]");
     check_refused("[suite]\nname = x\nrubbish\n", "line 3: expected [section]");
     char text[600] = "[suite]\nname = ";

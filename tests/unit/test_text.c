@@ -114,6 +114,8 @@ static void test_split(void **state)
     assert_string_equal(pieces[2], "");
     assert_string_equal(pieces[3], "d");
     free(storage);
+    assert_int_equal(ptb_text_pieces(" a, b c ,,d,e", ','), 5);
+    assert_int_equal(ptb_text_pieces("", ','), 1);
 }
 
 static void test_json_and_nearest(void **state)
@@ -123,6 +125,14 @@ static void test_json_and_nearest(void **state)
     ptb_text_append_json(&text, "a\"b\\c\n\x01");
     assert_string_equal(ptb_text_string(&text), "\"a\\\"b\\\\c\\n\\u0001\"");
     ptb_text_release(&text);
+    char *taken = ptb_text_take(&text);
+    assert_string_equal(taken, "");
+    free(taken);
+    ptb_text_append(&text, "mine");
+    taken = ptb_text_take(&text);
+    assert_string_equal(taken, "mine");
+    assert_null(text.data);
+    free(taken);
     const char *const names[] = {"all_gather", "all_reduce", "all_to_all", "barrier",
                                  "broadcast",  "gather",     "reduce"};
     char near[128];
