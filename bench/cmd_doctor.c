@@ -7,12 +7,14 @@
 #include "core/topology.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 typedef struct {
@@ -54,24 +56,52 @@ static verdict check_mpirun(doctor *d)
     return strncmp(d->mpi_version, "Open MPI", 8) == 0 ? FINE : BROKEN;
 }
 
+// Runs a program without a shell, which would read its path, and returns its wait status, -1 when it cannot
+// be started. `last` gets the last line that it writes.
+static int run_program(char *const *arguments, char *last, size_t size)
+{
+    int ends[2];
+    char line[512];
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return -1;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        dup2(ends[1], STDERR_FILENO);
+        execv(arguments[0], arguments);
+        dprintf(STDERR_FILENO, "%s cannot be run: %s\n", arguments[0], strerror(errno));
+        _exit(127);
+    }
+    close(ends[1]);
+    FILE *output = fdopen(ends[0], "r");
+    while (child > 0 && output && fgets(line, sizeof line, output))
+        if (line[0] != '\n')
+            snprintf(last, size, "%s", line);
+    last[strcspn(last, "\n")] = '\0';
+    if (output)
+        fclose(output);
+    else
+        close(ends[0]);
+    int status = -1;
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    return status;
+}
+
 // Two ranks of this very program that plan one case: start-up, shared memory and the way back all have to
 // work.
 static verdict check_launch(doctor *d)
 {
-    char program[PATH_MAX], command[2 * PATH_MAX + 256], line[512] = "", last[512] = "";
+    char program[PATH_MAX], last[512] = "";
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     if (!*d->mpirun || length <= 0) {
         SAY(d, "not tried: there is no mpirun");
         return BROKEN;
     }
     program[length] = '\0';
-    snprintf(command, sizeof command, "'%s' run barrier --np 2 --dry-run 2>&1", program);
-    FILE *pipe = popen(command, "re");
-    while (pipe && fgets(line, sizeof line, pipe))
-        if (line[0] != '\n')
-            snprintf(last, sizeof last, "%s", line);
-    int code = pipe ? pclose(pipe) : -1;
-    last[strcspn(last, "\n")] = '\0';
+    char *const arguments[] = {program, "run", "barrier", "--np", "2", "--dry-run", NULL};
+    int code = run_program(arguments, last, sizeof last);
     if (code == 0) {
         SAY(d, "2 ranks start and find each other");
         return FINE;
@@ -104,12 +134,7 @@ static verdict check_cores(doctor *d)
 
 static verdict check_binding(doctor *d)
 {
-    const ptb_topology *t = &d->topology;
-    int quota = ptb_topology_cgroup_cpus();
-    if (quota && quota < t->cores)
-        SAY(d, "ranks are not bound by default beyond %d, where they outnumber processors", quota);
-    else
-        SAY(d, "ranks are bound to a core each up to --np %d, and not bound beyond", t->cores);
+    SAY(d, "ranks are bound to a core each up to --np %d, and not bound beyond", ptb_launch_cores());
     return FINE;
 }
 

@@ -4,7 +4,10 @@
 #include "core/log.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 ptb_status ptb_export_file(ptb_store *store, const int64_t *runs, size_t run_count, const char *format,
                            const ptb_export_options *options, const char *path)
@@ -16,12 +19,34 @@ ptb_status ptb_export_file(ptb_store *store, const int64_t *runs, size_t run_cou
     FILE *out = is_stdout ? stdout : fopen(path, "we");
     if (!out) {
         ptb_error("%s cannot be written: %s", path, strerror(errno));
-        return PTB_SYSTEM;
+        return PTB_STORE;
     }
     ptb_status status = exporter->write(store, runs, run_count, options, out);
     if (!is_stdout && fclose(out) != 0 && status == PTB_OK) {
         ptb_error("%s cannot be written: %s", path, strerror(errno));
-        status = PTB_SYSTEM;
+        status = PTB_STORE;
     }
     return status;
+}
+
+ptb_status ptb_export_check(const char *path)
+{
+    char folder[PATH_MAX];
+    struct stat info;
+    if (strcmp(path, "-") == 0)
+        return PTB_OK;
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        slash[slash == folder] = '\0';
+    bool exists = stat(path, &info) == 0;
+    int error = 0;
+    if (exists && S_ISDIR(info.st_mode))
+        error = EISDIR;
+    else if (exists ? access(path, W_OK) != 0 : access(slash ? folder : ".", W_OK | X_OK) != 0)
+        error = errno;
+    if (!error)
+        return PTB_OK;
+    ptb_error("%s cannot be written: %s", path, strerror(error));
+    return PTB_STORE;
 }

@@ -37,6 +37,7 @@ typedef struct {
     ptb_job_status job;
     pid_t child; // mpirun, leader of its group
     int errors;  // what mpirun writes to standard error
+    int output;  // and to standard output: it does not mind when that cannot be written, and we do
     int signals; // signalfd
     int interrupts;
     int64_t again_at_ns; // when the interrupt is passed on once more
@@ -47,7 +48,7 @@ typedef struct {
 // ---- starting
 
 // Runs in the child between fork and exec.
-static void become_mpirun(const launch *l, int errors)
+static void become_mpirun(const launch *l, int errors, int output)
 {
     sigset_t none;
     int nothing = open("/dev/null", O_RDONLY);
@@ -56,6 +57,7 @@ static void become_mpirun(const launch *l, int errors)
     if (nothing >= 0)
         dup2(nothing, STDIN_FILENO);
     dup2(errors, STDERR_FILENO);
+    dup2(output, STDOUT_FILENO);
     signal(SIGPIPE, SIG_DFL);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -87,23 +89,32 @@ static void set_environment(const launch *l, int repetition)
 
 static ptb_status start(launch *l)
 {
-    int ends[2];
+    int errors[2], output[2];
     fflush(NULL);
-    if (pipe2(ends, O_CLOEXEC) != 0) {
+    if (pipe2(errors, O_CLOEXEC) != 0) {
         ptb_error("a pipe for mpirun cannot be made: %s", strerror(errno));
+        return PTB_SYSTEM;
+    }
+    if (pipe2(output, O_CLOEXEC) != 0) {
+        ptb_error("a pipe for mpirun cannot be made: %s", strerror(errno));
+        close(errors[0]);
+        close(errors[1]);
         return PTB_SYSTEM;
     }
     l->child = fork();
     if (l->child == 0)
-        become_mpirun(l, ends[1]);
-    close(ends[1]);
+        become_mpirun(l, errors[1], output[1]);
+    close(errors[1]);
+    close(output[1]);
     if (l->child < 0) {
         ptb_error("mpirun cannot be started: %s", strerror(errno));
-        close(ends[0]);
+        close(errors[0]);
+        close(output[0]);
         return PTB_SYSTEM;
     }
     setpgid(l->child, l->child); // in both processes, whichever comes first
-    l->errors = ends[0];
+    l->errors = errors[0];
+    l->output = output[0];
     return PTB_OK;
 }
 
@@ -136,6 +147,18 @@ static bool pass_errors_on(launch *l)
     write_all(&out);
     ptb_text_release(&out);
     return count > 0;
+}
+
+// False at the end of the stream. What goes wrong is told when the program closes its output.
+static bool pass_output_on(const launch *l)
+{
+    char bytes[4096];
+    ssize_t count = read(l->output, bytes, sizeof bytes);
+    if (count > 0) {
+        fwrite(bytes, 1, (size_t)count, stdout);
+        fflush(stdout);
+    }
+    return count > 0 || (count < 0 && errno == EINTR);
 }
 
 static void kill_later(launch *l, double seconds)
@@ -173,16 +196,19 @@ static void pass_interrupt_on(launch *l)
 static int look_after(launch *l)
 {
     int status = 0, code;
-    bool reading = true;
+    bool reading = true, writing = true;
     for (;;) {
         struct pollfd events[] = {{.fd = l->signals, .events = POLLIN},
-                                  {.fd = reading ? l->errors : -1, .events = POLLIN}};
-        poll(events, 2, 200);
+                                  {.fd = reading ? l->errors : -1, .events = POLLIN},
+                                  {.fd = writing ? l->output : -1, .events = POLLIN}};
+        poll(events, 3, 200);
         if (events[0].revents)
             take_signal(l);
         pass_interrupt_on(l);
         if (reading && events[1].revents)
             reading = pass_errors_on(l);
+        if (writing && events[2].revents)
+            writing = pass_output_on(l);
         if (l->relay.lost_rank >= 0)
             kill_later(l, lost_grace_s);
         if (ptb_job_status_read(&l->job, &code) == PTB_JOB_ENDED)
@@ -192,15 +218,18 @@ static int look_after(launch *l)
         if (waitpid(l->child, &status, WNOHANG) == l->child)
             break;
     }
-    // What was still in the pipe; a rank that outlives mpirun for a moment may hold it open.
-    struct pollfd rest = {.fd = l->errors, .events = POLLIN};
+    // What was still in the pipes; a rank that outlives mpirun for a moment may hold them open.
+    struct pollfd rest = {.fd = l->errors, .events = POLLIN}, written = {.fd = l->output, .events = POLLIN};
     while (reading && poll(&rest, 1, 500) == 1)
         reading = pass_errors_on(l);
+    while (writing && poll(&written, 1, 500) == 1)
+        writing = pass_output_on(l);
     ptb_text out = PTB_TEXT_INIT;
     ptb_relay_end(&l->relay, &out);
     write_all(&out);
     ptb_text_release(&out);
     close(l->errors);
+    close(l->output);
     return status;
 }
 
@@ -304,7 +333,7 @@ static ptb_status judge(launch *l, int wait_status)
 
 // ---- a run
 
-static int count_cores(void)
+int ptb_launch_cores(void)
 {
     ptb_topology topology;
     int cpus = ptb_topology_allowed_cpus(), quota = ptb_topology_cgroup_cpus();
@@ -351,7 +380,7 @@ static ptb_status prepare(launch *l)
                   "through srun");
         return PTB_UNSUPPORTED;
     }
-    int cores = count_cores();
+    int cores = ptb_launch_cores();
     bool elsewhere = (run->hosts && *run->hosts) || (run->hostfile && *run->hostfile);
     int np = run->np ? (int)run->np : elsewhere ? 0 : cores;
     PTB_TRY(ptb_launch_arguments(run, mpirun, np, cores, &l->arguments, how, sizeof how));

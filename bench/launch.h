@@ -8,6 +8,10 @@
 // UNSUPPORTED when there is no mpirun; INTERRUPTED after Ctrl-C; LOST when a rank died.
 ptb_status ptb_launch(const ptb_plan *plan, const ptb_run_origin *origin);
 
+// Ranks that `run` starts without --np, which is also up to which number it binds each to a core: cores of
+// this host that the affinity mask and the control group's quota leave to this process.
+int ptb_launch_cores(void);
+
 // The first mpirun on PATH; false when there is none.
 bool ptb_launch_find_mpirun(char *path, size_t size);
 // "Open MPI 4.1.4" from `mpirun --version`; "" when it says nothing known.

@@ -70,6 +70,13 @@ const ptb_opt ptb_run_opts[PTB_RUN_OPT_COUNT] = {
      FIELD(json),
      .metavar = "FILE",
      .help = "Also write the run's results as JSON"},
+    {.name = "renew-auto",
+     .type = PTB_OPT_BOOL,
+     FIELD(renew_auto),
+     .def = "no",
+     .help =
+         "Forget the tables by which host chooses its algorithms on this machine; cases with --algo default "
+         "measure them anew (some seconds for each number of ranks)"},
     {.name = "dry-run",
      .type = PTB_OPT_BOOL,
      FIELD(dry_run),

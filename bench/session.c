@@ -9,6 +9,7 @@
 #include "bench/progress.h"
 #include "bench/record.h"
 #include "bench/session_store.h"
+#include "collectives/auto.h"
 #include "collectives/launcher.h"
 #include "collectives/world.h"
 #include "core/log.h"
@@ -406,6 +407,14 @@ static bool is_last_repetition(const session *s)
     return s->store.repetition_index + 1 >= s->plan->run.repeat;
 }
 
+// Before anything is measured.
+static ptb_status check_json(session *s)
+{
+    const char *path = s->plan->run.json;
+    ptb_status status = is_root(s) && path && *path ? ptb_export_check(path) : PTB_OK;
+    return ptb_world_agree(s->world, status);
+}
+
 static ptb_status write_json(session *s)
 {
     const char *path = s->plan->run.json;
@@ -458,6 +467,9 @@ static ptb_status run_stored(session *s)
 {
     s->store.repetition_index = s->origin->repetition;
     PTB_TRY(count_cases(s, false)); // first of all: a request that cannot be met leaves nothing behind
+    PTB_TRY(check_json(s));
+    if (is_root(s) && s->plan->run.renew_auto && !s->store.repetition_index && !s->origin->resume)
+        ptb_auto_forget();
     PTB_TRY(ptb_session_store_open(s->plan, s->origin, s->world, &s->topology, &s->store));
     free(s->done); // empty again after counting
     s->done = NULL;

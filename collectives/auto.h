@@ -37,6 +37,9 @@ ptb_status ptb_auto_load(ptb_world *world, ptb_auto *table, bool *found);
 // a host together would need more than half a GiB), and stores the table. A cache that cannot be written is a
 // warning.
 ptb_status ptb_auto_tune(ptb_world *world, double budget_s, ptb_auto *table);
+// Removes the tables of this machine (of this host, for any number of ranks), so that they are measured anew
+// when they are needed. For rank 0, before communicators are opened; failures are warnings.
+void ptb_auto_forget(void);
 // For ptb_auto_tune: stores the table. Rank 0 only; failures are warnings.
 void ptb_auto_store(const ptb_world *world, const ptb_auto *table);
 

@@ -5,6 +5,7 @@
 #include "core/log.h"
 #include "core/topology.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -18,12 +19,9 @@ enum { VERSION = 1 };
 
 // Where the cache is; with `make`, missing folders are made. False: there is no home folder, or they cannot
 // be.
-static bool cache_path(const ptb_world *world, bool make, ptb_text *path)
+static bool cache_folder(bool make, ptb_text *path)
 {
-    ptb_topology topology;
     const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (ptb_topology_read(&topology) != PTB_OK)
-        return false;
     if (base && *base == '/') // the XDG specification: relative paths are to be ignored
         ptb_text_append(path, base);
     else if (home && *home)
@@ -43,8 +41,45 @@ static bool cache_path(const ptb_world *world, bool make, ptb_text *path)
         if (failed)
             return false;
     }
-    ptb_text_printf(path, "/auto-%016" PRIx64 "-%dx%d.json", topology.fingerprint, world->size, world->hosts);
     return true;
+}
+
+// "auto-FINGERPRINT-": how the names of this machine's tables begin.
+static bool cache_prefix(ptb_text *name)
+{
+    ptb_topology topology;
+    if (ptb_topology_read(&topology) != PTB_OK)
+        return false;
+    ptb_text_printf(name, "auto-%016" PRIx64 "-", topology.fingerprint);
+    return true;
+}
+
+static bool cache_path(const ptb_world *world, bool make, ptb_text *path)
+{
+    if (!cache_folder(make, path))
+        return false;
+    ptb_text_append(path, "/");
+    if (!cache_prefix(path))
+        return false;
+    ptb_text_printf(path, "%dx%d.json", world->size, world->hosts);
+    return true;
+}
+
+void ptb_auto_forget(void)
+{
+    ptb_text folder = PTB_TEXT_INIT, prefix = PTB_TEXT_INIT;
+    DIR *entries = NULL;
+    if (cache_folder(false, &folder) && cache_prefix(&prefix))
+        entries = opendir(ptb_text_string(&folder));
+    for (struct dirent *entry; entries && (entry = readdir(entries));)
+        if (strncmp(entry->d_name, ptb_text_string(&prefix), prefix.length) == 0 &&
+            unlinkat(dirfd(entries), entry->d_name, 0) != 0)
+            ptb_warn("cannot remove the table of algorithms %s/%s: %s; it is used as it is",
+                     ptb_text_string(&folder), entry->d_name, strerror(errno));
+    if (entries)
+        closedir(entries);
+    ptb_text_release(&folder);
+    ptb_text_release(&prefix);
 }
 
 static int index_of(const char *name)

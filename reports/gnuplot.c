@@ -232,7 +232,7 @@ static ptb_status write_file(const char *folder, const char *name, const char *e
     if (written)
         return PTB_OK;
     ptb_error("cannot write %s: %s", path, strerror(errno));
-    return PTB_SYSTEM;
+    return PTB_STORE;
 }
 
 // Heap text of a whole file; NULL when it cannot be read or is empty.
@@ -412,7 +412,7 @@ static ptb_status collect(ptb_drawing *drawings, size_t count, const char *from,
         make_path(folder, drawings[i].name, "png", target);
         if (rename(source, target) != 0) {
             ptb_error("cannot put the picture %s in place: %s", target, strerror(errno));
-            return PTB_SYSTEM;
+            return PTB_STORE;
         }
     }
     return PTB_OK;
@@ -448,7 +448,7 @@ ptb_status ptb_gnuplot_draw(ptb_drawing *drawings, size_t count, const char *fol
     if (length >= (int)sizeof temporary - 80 || !mkdtemp(temporary)) {
         ptb_error("cannot make a temporary folder in %s: %s", folder,
                   length >= (int)sizeof temporary - 80 ? "the path is too long" : strerror(errno));
-        return PTB_SYSTEM;
+        return PTB_STORE;
     }
     ptb_status status = write_inputs(drawings, count, temporary);
     if (status == PTB_OK)

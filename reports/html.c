@@ -358,7 +358,7 @@ static ptb_status write_page(const char *path, const char *text)
         return PTB_OK;
     ptb_error("cannot write the report %s: %s", path, strerror(errno));
     unlink(aside);
-    return PTB_SYSTEM;
+    return PTB_STORE;
 }
 
 // mkdir -p.
@@ -376,7 +376,7 @@ static ptb_status make_folder(const char *folder)
         return PTB_OK;
     ptb_error("cannot make the folder %s for the report: %s", folder,
               strerror(errno == EEXIST ? ENOTDIR : errno));
-    return PTB_SYSTEM;
+    return PTB_STORE;
 }
 
 // Pictures of an earlier, larger report would pass for this one's.

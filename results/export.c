@@ -45,5 +45,5 @@ ptb_status ptb_export_flush(ptb_text *text, FILE *out)
     if (!failed || errno == EPIPE) // nobody reads any more (`| head`): no error
         return PTB_OK;
     ptb_error("cannot write the export: %s", strerror(errno));
-    return PTB_SYSTEM;
+    return PTB_STORE;
 }

@@ -17,7 +17,7 @@ typedef struct {
     ptb_plugin plugin;
     const char *extension; // "csv"
     bool needs_spans;      // only runs measured with spans have anything to export
-    // Writes the runs with these ids, in this order. NULL options: the defaults (all zero). SYSTEM, logged,
+    // Writes the runs with these ids, in this order. NULL options: the defaults (all zero). STORE, logged,
     // when the file cannot be written; USAGE when there is nothing to export.
     ptb_status (*write)(ptb_store *store, const int64_t *runs, size_t run_count,
                         const ptb_export_options *options, FILE *out);
@@ -33,7 +33,7 @@ void ptb_export_number(ptb_text *text, double value, const char *otherwise);
 bool ptb_export_is_number(const char *column);
 // Runs a query whose ?1 is the id.
 ptb_status ptb_export_query(ptb_store *store, const char *sql, int64_t id, ptb_table **table);
-// Writes the text out and clears it. SYSTEM, logged, when that fails.
+// Writes the text out and clears it. STORE, logged, when that fails.
 ptb_status ptb_export_flush(ptb_text *text, FILE *out);
 
 #endif

@@ -231,7 +231,7 @@ static void a_full_disk_is_reported(void **state)
     ptb_status status = json->write(store, &run, 1, NULL, full);
     fixture_release_errors(saved, errors, sizeof errors);
     fclose(full);
-    assert_int_equal(status, PTB_SYSTEM);
+    assert_int_equal(status, PTB_STORE);
     assert_non_null(strstr(errors, "No space left"));
     ptb_store_close(store);
 }
