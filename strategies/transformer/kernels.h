@@ -256,7 +256,9 @@ typedef struct {
 // probability). Each row's top_k experts, largest probability first, the smaller index first among equals;
 // weights are the probabilities, divided by their sum when normalise. Choices are put in order of expert,
 // then row: slot [row, k] is the place of a choice in that order. capacity > 0: an expert takes its first
-// `capacity` choices in order of row; the others have slot -1 and contribute nothing.
+// `capacity` choices in order of row; the others have slot -1 and contribute nothing. At most PTB_EXPERTS_MAX
+// experts and 2^31 - 1 choices.
+enum { PTB_EXPERTS_MAX = 1024 };
 typedef struct {
     float *probabilities; /* [rows, experts]; may be logits */
     int32_t *expert;      /* [rows, top_k] */
@@ -271,14 +273,14 @@ typedef struct {
     bool normalise;
 } ptb_route;
 
-// d_logits from the gradients of the weights (and of the balance loss times factor).
+// d_logits from the gradients of the weights, 0 where a choice was dropped, and of the balance loss times
+// factor (the counts are constants in it).
 typedef struct {
     void *d_logits;             /* [rows, experts], type */
     const float *d_weight;      /* [rows, top_k] */
     const float *probabilities; /* [rows, experts] */
     const float *weight;        /* [rows, top_k] */
     const int32_t *expert;      /* [rows, top_k] */
-    const int32_t *slot;        /* [rows, top_k] */
     const int32_t *counts;      /* [experts] */
     const float *factor;        /* [1], NULL: 1 */
     size_t rows, experts, top_k;
@@ -390,7 +392,7 @@ typedef struct {
 } ptb_sgd;
 
 // method, its argument struct: ptb_status (*method)(ptb_stream *stream, const struct *arguments)
-// To come: rotary, route, route_gradient, dispatch, dispatch_gradient, combine, combine_gradient.
+// To come: rotary.
 #define PTB_KERNEL_LIST(X)                                                                                   \
     X(matmul, ptb_matmul)                                                                                    \
     X(matmul_input_gradient, ptb_matmul_input_gradient)                                                      \
@@ -407,6 +409,12 @@ typedef struct {
     X(embedding, ptb_embedding)                                                                              \
     X(embedding_gradient, ptb_embedding_gradient)                                                            \
     X(cross_entropy, ptb_cross_entropy)                                                                      \
+    X(route, ptb_route)                                                                                      \
+    X(route_gradient, ptb_route_gradient)                                                                    \
+    X(dispatch, ptb_dispatch)                                                                                \
+    X(dispatch_gradient, ptb_dispatch_gradient)                                                              \
+    X(combine, ptb_combine)                                                                                  \
+    X(combine_gradient, ptb_combine_gradient)                                                                \
     X(sum_squares, ptb_sum_squares)                                                                          \
     X(update_begin, ptb_update_begin)                                                                        \
     X(adamw, ptb_adamw)                                                                                      \

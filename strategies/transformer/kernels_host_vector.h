@@ -112,7 +112,11 @@ PTB_INLINE float ptb_vec_largest(ptb_vec a)
 
 PTB_INLINE ptb_vec ptb_vec_from_bf16(ptb_vec_half bits)
 {
+#if defined PTB_VECTOR_512
+    return (ptb_vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)bits), 16);
+#else
     return (ptb_vec)(__builtin_convertvector(bits, ptb_vec_bits) << 16);
+#endif
 }
 
 // Rounds to nearest even; NaN stays NaN. Subnormals become 0 where the processor's own instruction does so.

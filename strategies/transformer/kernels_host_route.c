@@ -1,0 +1,268 @@
+// The router of a mixture of experts on the host. Rows are cut at places that do not depend on the number of
+// threads, and everything that threads exchange is a whole number or is added in order of these pieces, so
+// the result is the same, bit by bit, for any number of threads.
+#include "strategies/transformer/kernels_host.h"
+#include "strategies/transformer/kernels_host_vector.h"
+
+#include "core/log.h"
+
+#include <inttypes.h>
+#include <omp.h>
+
+enum { PIECES = 256 }; // of the rows; each is one thread's
+
+// First row of a piece.
+static size_t piece_row(size_t rows, size_t piece)
+{
+    return rows / PIECES * piece + rows % PIECES * piece / PIECES;
+}
+
+// A block of rows is worked on transposed, a row a lane: nothing has to be summed across a vector, however
+// few the experts are. tile[e] has expert e's numbers of the block's rows.
+static void load_tile(ptb_vec *tile, const float *rows, size_t count, size_t experts)
+{
+    for (size_t r = 0; r < count; r++)
+        for (size_t e = 0; e < experts; e++)
+            ((float *)(tile + e))[r] = rows[r * experts + e];
+    for (size_t e = 0; e < experts; e++)
+        for (size_t r = count; r < PTB_LANES; r++)
+            ((float *)(tile + e))[r] = 0;
+}
+
+static void softmax(ptb_vec *tile, size_t experts)
+{
+    ptb_vec top = tile[0], sum = {0};
+    for (size_t e = 1; e < experts; e++)
+        top = ptb_vec_max(top, tile[e]);
+    for (size_t e = 0; e < experts; e++) {
+        tile[e] = ptb_vec_exp(tile[e] - top);
+        sum += tile[e];
+    }
+    ptb_vec scale = 1 / sum;
+    for (size_t e = 0; e < experts; e++)
+        tile[e] *= scale;
+}
+
+// Each row's largest probability in the tile, the smaller index first among equals, without `*index`, which
+// leaves the tile. Probabilities are compared by their bits, which order like the numbers because those are
+// not negative, and have an order for NaN too: choices are distinct and valid whatever comes.
+static void next_choice(ptb_vec_int *tile, size_t experts, ptb_vec_int *value, ptb_vec_int *index)
+{
+    ptb_vec_int best = ptb_vec_int_set(-1), at = {0};
+    for (size_t e = 0; e < experts; e++) {
+        ptb_vec_int bits = tile[e] | (*index == (int32_t)e); // -1 from now on
+        ptb_vec_int better = bits > best;
+        tile[e] = bits;
+        best = (better & bits) | (~better & best);
+        at = (better & (int32_t)e) | (~better & at);
+    }
+    *value = best;
+    *index = at;
+}
+
+// The top_k choices of the `count` rows from `row` on, whose probabilities are in the tile and are used up;
+// counts[e] += those of expert e.
+static void choose(const ptb_route *a, ptb_vec *tile, size_t row, size_t count, int32_t *counts)
+{
+    ptb_vec_int *bits = (ptb_vec_int *)tile, value, index = ptb_vec_int_set(-1);
+    for (size_t e = 0; e < a->experts; e++)
+        bits[e] &= INT32_MAX; // a NaN's sign
+    ptb_vec sum = {0};
+    for (size_t k = 0; k < a->top_k; k++) {
+        next_choice(bits, a->experts, &value, &index);
+        sum += (ptb_vec)value;
+        for (size_t r = 0; r < count; r++) {
+            size_t choice = (row + r) * a->top_k + k;
+            a->expert[choice] = index[r];
+            a->weight[choice] = ((ptb_vec)value)[r];
+            counts[index[r]]++;
+        }
+    }
+    for (size_t r = 0; a->normalise && r < count; r++)
+        for (size_t k = 0; k < a->top_k; k++)
+            a->weight[(row + r) * a->top_k + k] /= sum[r];
+}
+
+// Probabilities, experts and weights of the rows [first, end); counts[e] += their choices.
+static void route_rows(const ptb_route *a, size_t first, size_t end, int32_t *counts)
+{
+    ptb_vec tile[PTB_EXPERTS_MAX];
+    size_t experts = a->experts;
+    for (size_t row = first; row < end; row += PTB_LANES) {
+        size_t count = end - row < PTB_LANES ? end - row : PTB_LANES;
+        load_tile(tile, a->logits + row * experts, count, experts);
+        softmax(tile, experts);
+        for (size_t r = 0; r < count; r++)
+            for (size_t e = 0; e < experts; e++)
+                a->probabilities[(row + r) * experts + e] = ((const float *)(tile + e))[r];
+        choose(a, tile, row, count, counts);
+    }
+}
+
+// position[e] is where the first choice of these rows stands among all of expert e.
+static void place_rows(const ptb_route *a, size_t first, size_t end, const int32_t *offsets,
+                       int32_t *position)
+{
+    for (size_t i = first * a->top_k; i < end * a->top_k; i++) {
+        int32_t e = a->expert[i], at = position[e]++;
+        a->slot[i] = a->capacity && (size_t)at >= a->capacity ? -1 : offsets[e] + at;
+    }
+}
+
+// The sum over the rows [first, end) of the dot product of counts and probabilities. A block of rows lies as
+// `experts` vectors in a row, and so do the counts, repeated: counts [PTB_LANES, experts].
+static double balance_rows(const ptb_route *a, size_t first, size_t end, const float *counts)
+{
+    double sum = 0;
+    for (size_t row = first; row < end; row += PTB_LANES) {
+        size_t n = (end - row < PTB_LANES ? end - row : PTB_LANES) * a->experts, i = 0;
+        const float *p = a->probabilities + row * a->experts;
+        ptb_vec dot = {0};
+        for (; i + PTB_LANES <= n; i += PTB_LANES)
+            dot += ptb_vec_load(PTB_F32, p, i) * ptb_vec_load(PTB_F32, counts, i);
+        dot += ptb_vec_load_some(PTB_F32, p, i, n - i) * ptb_vec_load_some(PTB_F32, counts, i, n - i);
+        sum += (double)ptb_vec_sum(dot);
+    }
+    return sum;
+}
+
+// One thread's share. `counted` [threads] shows the others where each thread's counts lie, `sums` [PIECES]
+// takes the shares of the balance loss.
+static void route_share(const ptb_route *a, const int32_t **counted, double *sums)
+{
+    size_t threads = (size_t)omp_get_num_threads(), thread = (size_t)omp_get_thread_num();
+    size_t first = PIECES * thread / threads, end = PIECES * (thread + 1) / threads;
+    int32_t counts[PTB_EXPERTS_MAX], position[PTB_EXPERTS_MAX], offsets[PTB_EXPERTS_MAX];
+    float totals[PTB_LANES * PTB_EXPERTS_MAX]; // repeated for a block of rows
+    memset(counts, 0, a->experts * sizeof *counts);
+    route_rows(a, piece_row(a->rows, first), piece_row(a->rows, end), counts);
+    counted[thread] = counts;
+#pragma omp barrier
+    int32_t used = 0;
+    for (size_t e = 0; e < a->experts; e++) {
+        int32_t total = 0;
+        for (size_t t = 0; t < threads; t++) {
+            if (t == thread)
+                position[e] = total;
+            total += counted[t][e];
+        }
+        offsets[e] = used;
+        for (size_t r = 0; r < PTB_LANES; r++)
+            totals[r * a->experts + e] = (float)total;
+        if (thread == 0) {
+            a->offsets[e] = used;
+            a->counts[e] = total;
+        }
+        used += a->capacity && (size_t)total > a->capacity ? (int32_t)a->capacity : total;
+    }
+    if (thread == 0)
+        a->offsets[a->experts] = used;
+#pragma omp barrier // counts are on the threads' stacks
+    place_rows(a, piece_row(a->rows, first), piece_row(a->rows, end), offsets, position);
+    if (a->loss)
+        for (size_t p = first; p < end; p++)
+            sums[p] = balance_rows(a, piece_row(a->rows, p), piece_row(a->rows, p + 1), totals);
+}
+
+static ptb_status check_route(size_t rows, size_t experts, size_t top_k)
+{
+    if (experts && experts <= PTB_EXPERTS_MAX && top_k && top_k <= experts && rows <= INT32_MAX / top_k)
+        return PTB_OK;
+    ptb_error("a router of %zu experts with top-%zu of %zu rows: expected 1 to %d experts, from 1 to all of "
+              "them chosen, and at most %d choices in all",
+              experts, top_k, rows, PTB_EXPERTS_MAX, INT32_MAX);
+    return PTB_USAGE;
+}
+
+// balance * experts * sum_e f_e P_e = this * sum over rows and experts of counts * probabilities
+static double balance_factor(double balance, double scale, size_t rows, size_t experts, size_t top_k)
+{
+    double n = rows ? (double)rows : 1;
+    return scale * balance * (double)experts / (n * n * (double)top_k);
+}
+
+ptb_status ptb_host_run_route(void *arg)
+{
+    const ptb_route *a = arg;
+    PTB_TRY(check_route(a->rows, a->experts, a->top_k));
+    const int32_t *counted[omp_get_max_threads()];
+    double sums[PIECES], sum = 0;
+#pragma omp parallel
+    route_share(a, counted, sums);
+    if (a->loss) {
+        for (size_t p = 0; p < PIECES; p++)
+            sum += sums[p];
+        *a->loss += balance_factor(a->balance, a->scale, a->rows, a->experts, a->top_k) * sum;
+    }
+    return PTB_OK;
+}
+
+// out[e] = p_e (d_e - sum_j p_j d_j), where d is the gradient to the probabilities: balance[e], and on the
+// chosen experts that of their weights too. weight = p or p / (sum of the chosen p).
+static void softmax_gradient(const ptb_route_gradient *a, size_t row, const float *balance, float *out)
+{
+    size_t experts = a->experts, top_k = a->top_k;
+    const float *p = a->probabilities + row * experts, *weight = a->weight + row * top_k;
+    const float *d_weight = a->d_weight + row * top_k;
+    const int32_t *expert = a->expert + row * top_k;
+    float scale = 1, mean = 0;
+    if (a->normalise) {
+        float sum = 0;
+        for (size_t k = 0; k < top_k; k++) {
+            sum += p[expert[k]];
+            mean += d_weight[k] * weight[k];
+        }
+        scale = 1 / sum;
+    }
+    float dot = 0;
+#pragma omp simd reduction(+ : dot)
+    for (size_t e = 0; e < experts; e++)
+        dot += p[e] * balance[e];
+    for (size_t k = 0; k < top_k; k++)
+        dot += p[expert[k]] * ((d_weight[k] - mean) * scale);
+#pragma omp simd
+    for (size_t e = 0; e < experts; e++)
+        out[e] = p[e] * (balance[e] - dot);
+    for (size_t k = 0; k < top_k; k++)
+        out[expert[k]] += p[expert[k]] * ((d_weight[k] - mean) * scale);
+}
+
+// 16-bit types: a block of rows in f32, then rounded as one.
+PTB_INLINE void gradient_block(const ptb_route_gradient *a, size_t row, const float *balance, ptb_dtype type)
+{
+    float block[PTB_LANES * PTB_EXPERTS_MAX];
+    size_t count = a->rows - row < PTB_LANES ? a->rows - row : PTB_LANES, n = count * a->experts, i = 0;
+    float *out = type == PTB_F32 ? (float *)a->d_logits + row * a->experts : block;
+    for (size_t r = 0; r < count; r++)
+        softmax_gradient(a, row + r, balance, out + r * a->experts);
+    if (type == PTB_F32)
+        return;
+    for (; i + PTB_LANES <= n; i += PTB_LANES)
+        ptb_vec_store(type, a->d_logits, row * a->experts + i, ptb_vec_load(PTB_F32, block, i));
+    ptb_vec_store_some(type, a->d_logits, row * a->experts + i, n - i,
+                       ptb_vec_load_some(PTB_F32, block, i, n - i));
+}
+
+ptb_status ptb_host_run_route_gradient(void *arg)
+{
+    const ptb_route_gradient *a = arg;
+    size_t experts = a->experts;
+    PTB_TRY(check_route(a->rows, experts, a->top_k));
+    double factor = balance_factor(a->balance, a->scale, a->rows, experts, a->top_k);
+    float balance[PTB_EXPERTS_MAX]; // gradient of the balance loss to a probability of expert e
+    for (size_t e = 0; e < experts; e++)
+        balance[e] = (float)(factor * (double)(a->factor ? *a->factor : 1) * (double)a->counts[e]);
+#pragma omp parallel for schedule(static)
+    for (size_t row = 0; row < a->rows; row += PTB_LANES)
+        switch (a->type) {
+        case PTB_F32:
+            gradient_block(a, row, balance, PTB_F32);
+            break;
+        case PTB_BF16:
+            gradient_block(a, row, balance, PTB_BF16);
+            break;
+        default:
+            gradient_block(a, row, balance, PTB_F16);
+        }
+    return PTB_OK;
+}
