@@ -20,7 +20,9 @@ double ptb_optimizer_rate(const ptb_optimizer *o, uint64_t step)
 
 size_t ptb_optimizer_moments(const ptb_optimizer *o)
 {
-    return o->kind == PTB_OPTIMIZER_ADAMW ? 2 : 0;
+    if (o->kind == PTB_OPTIMIZER_ADAMW)
+        return 2;
+    return o->momentum > 0 ? 1 : 0;
 }
 
 bool ptb_optimizer_needs_norm(const ptb_optimizer *o)
@@ -30,8 +32,7 @@ bool ptb_optimizer_needs_norm(const ptb_optimizer *o)
 
 const char *ptb_optimizer_name(const ptb_optimizer *o)
 {
-    static const char *const names[] = {[PTB_OPTIMIZER_ADAMW] = "adamw"};
-    return names[o->kind];
+    return o->kind == PTB_OPTIMIZER_ADAMW ? "adamw" : "sgd";
 }
 
 ptb_update ptb_optimizer_start(const ptb_optimizer *o)
@@ -82,6 +83,18 @@ ptb_status ptb_optimizer_update(const ptb_optimizer *o, const ptb_kernels *kerne
                                                          .epsilon = (float)o->epsilon,
                                                          .decay = decay,
                                                          .type = x->type});
+            break;
+        case PTB_OPTIMIZER_SGD:
+            status = kernels->sgd(stream, &(ptb_sgd){.parameter = x->parameters + at,
+                                                     .m = x->moment[0] ? x->moment[0] + at : NULL,
+                                                     .gradient = x->gradients + at,
+                                                     .rounded = rounded_at(x, at),
+                                                     .update = update,
+                                                     .count = count,
+                                                     .rate = rate,
+                                                     .momentum = (float)o->momentum,
+                                                     .decay = decay,
+                                                     .type = x->type});
             break;
         }
         PTB_TRY(status);

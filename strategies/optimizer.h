@@ -8,7 +8,7 @@
 #include "strategies/transformer/kernels.h"
 #include "strategies/transformer/layout.h"
 
-typedef enum { PTB_OPTIMIZER_ADAMW } ptb_optimizer_kind;
+typedef enum { PTB_OPTIMIZER_ADAMW, PTB_OPTIMIZER_SGD } ptb_optimizer_kind;
 typedef enum { PTB_RATE_CONSTANT, PTB_RATE_COSINE } ptb_rate_schedule;
 
 typedef struct {
@@ -19,6 +19,7 @@ typedef struct {
     uint64_t rate_warmup;         // steps in which the rate rises linearly to `rate`; 0 or 1: none
     uint64_t rate_steps;          // cosine: steps until rate_min, warm-up included
     double beta1, beta2, epsilon; // AdamW
+    double momentum;              // SGD; 0: none, and then no moment is kept
     double decay;                 // weight decay of the tensors that decay (matrices)
     double clip;                  // largest global norm of the gradient; 0: none
     double loss_scale;            // of the first step; 1 but in f16 training
@@ -29,7 +30,7 @@ typedef struct {
 // The learning rate of a step, counted from 0: linear warm-up, then constant, or half a cosine from `rate` to
 // rate_min (Loshchilov and Hutter 2017, "SGDR", equation 5, without restarts).
 double ptb_optimizer_rate(const ptb_optimizer *optimizer, uint64_t step);
-// Moments a parameter has: AdamW 2.
+// Moments a parameter has: AdamW 2, SGD 1, SGD without momentum 0.
 size_t ptb_optimizer_moments(const ptb_optimizer *optimizer);
 // Whether the update needs the global norm before it changes any parameter: then all gradients must be
 // reduced first.

@@ -328,7 +328,10 @@ static ptb_status step_prepare(ptb_bench_run *run, const ptb_case *c, char *reas
                       .epsilon = 1e-8,
                       .decay = f->decay,
                       .loss_scale = 1},
+        .type = PTB_F32,
+        .reduce_type = PTB_F32,
         .batch = run->batch,
+        .micro_batches = 1,
         .seed = run->env.seed,
         .bucket_bytes = f->bucket_bytes,
         .overlap = f->overlap,
@@ -436,6 +439,24 @@ static void add_rates(const ptb_bench_run *run, double step_ns, ptb_metrics *met
                     "matrix products as computed, head and attention's second scores included; all ranks");
 }
 
+// Starved and skipped steps, warm-up included.
+static ptb_status add_events(const ptb_bench_run *run, ptb_metrics *metrics)
+{
+    const ptb_trainer *t = run->trainer;
+    double worst[] = {(double)t->starved, (double)t->waited_ns * 1e-6,
+                      t->steps ? (double)t->fill_ns * 1e-6 / (double)t->steps : NAN};
+    PTB_TRY(ptb_world_reduce_max(run->env.world, worst, sizeof worst / sizeof *worst));
+    ptb_metrics_add(metrics, "steps_starved", worst[0], "", PTB_LOWER_IS_BETTER,
+                    "steps whose batch was not ready when asked for, of all steps; the rank with most");
+    ptb_metrics_add(metrics, "input_wait", worst[1], "ms", PTB_LOWER_IS_BETTER,
+                    "time waited for batches, over all steps; the rank with most");
+    ptb_metrics_add(metrics, "input_fill", worst[2], "ms", PTB_LOWER_IS_BETTER,
+                    "time the prefetch thread takes for a batch, mean of all steps; the slowest rank");
+    ptb_metrics_add(metrics, "skipped_steps", (double)t->seen.update.skipped, "", PTB_LOWER_IS_BETTER,
+                    "steps without an update because a gradient was not finite, of all steps");
+    return PTB_OK;
+}
+
 static ptb_status step_metrics(ptb_bench_run *run, const ptb_timing *timing, ptb_metrics *metrics)
 {
     PTB_TRY(step_reset(run)); // the spans of the last sample
@@ -452,6 +473,9 @@ static ptb_status step_metrics(ptb_bench_run *run, const ptb_timing *timing, ptb
                     "mean cross-entropy per token of step 0's global batch");
     ptb_metrics_add(metrics, "loss_last", t->steps ? t->losses[t->steps - 1] : NAN, "nats",
                     PTB_LOWER_IS_BETTER, "mean cross-entropy per token of the last step's global batch");
+    ptb_metrics_add(metrics, "grad_norm_last", t->steps ? t->norms[t->steps - 1] : NAN, "", PTB_NEUTRAL,
+                    "global norm of the last step's gradient, before clipping");
+    PTB_TRY(add_events(run, metrics));
     return ptb_step_memory_metrics(&run->memory, t, metrics);
 }
 

@@ -1,23 +1,24 @@
-// One training step, enqueued: forward, loss, backward, optimizer over two streams, and the next batch
-// meanwhile.
+// What a training run consists of: made, freed, and predicted in bytes. The step itself is in trainer_step.c.
 #include "strategies/trainer.h"
 
-#include "core/clock.h"
 #include "core/log.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+
+enum { PREFETCH_DEPTH = 4 };
 
 static ptb_model_config model_config(const ptb_trainer_config *c)
 {
     return (ptb_model_config){.kernels = c->kernels,
                               .layout = c->layout,
-                              .batch = c->batch / c->world->size,
+                              .batch = c->batch / c->world->size / c->micro_batches,
                               .threads = c->threads,
-                              .type = PTB_F32};
+                              .type = c->type,
+                              .recompute = c->recompute,
+                              .recompute_every = c->recompute_every,
+                              .seed = c->seed};
 }
 
 static ptb_data_env data_env(const ptb_trainer_config *c)
@@ -26,6 +27,8 @@ static ptb_data_env data_env(const ptb_trainer_config *c)
                           .layout = c->layout,
                           .trace = c->trace,
                           .optimizer = &c->optimizer,
+                          .type = c->type,
+                          .reduce_type = c->reduce_type,
                           .seed = c->seed,
                           .bucket_bytes = c->bucket_bytes,
                           .overlap = c->overlap};
@@ -70,17 +73,6 @@ static ptb_status check_memory(const ptb_trainer_config *c)
     return sum > available / (uint64_t)c->world->local_size ? PTB_NO_MEMORY : PTB_OK;
 }
 
-static ptb_status fetch_batch(ptb_trainer *t, uint64_t step)
-{
-    const ptb_trainer_config *c = &t->config;
-    size_t length = (size_t)c->layout->shape.sequence, mine = t->tokens / length;
-    int32_t *inputs = t->batch[step & 1], *targets = inputs + t->tokens;
-    uint64_t first = step * (uint64_t)c->batch + (uint64_t)c->world->rank * mine;
-    for (size_t i = 0; i < mine; i++)
-        PTB_TRY(ptb_tokens_sequence(c->tokens, first + i, inputs + i * length, targets + i * length, NULL));
-    return PTB_OK;
-}
-
 static ptb_status make_records(ptb_trainer *t)
 {
     const ptb_trainer_config *c = &t->config;
@@ -92,14 +84,20 @@ static ptb_status make_records(ptb_trainer *t)
             return PTB_NO_MEMORY;
         }
     }
-    for (int i = 0; i < 2; i++) {
-        t->batch[i] = calloc(2 * t->tokens, sizeof(int32_t));
-        if (!t->batch[i]) {
-            ptb_error("no memory for two batches of %zu tokens", t->tokens);
-            return PTB_NO_MEMORY;
-        }
-    }
     return PTB_OK;
+}
+
+static ptb_status start_prefetch(ptb_trainer *t)
+{
+    const ptb_trainer_config *c = &t->config;
+    uint64_t mine = (uint64_t)(c->batch / c->world->size);
+    ptb_prefetch_config config = {.tokens = c->tokens,
+                                  .length = (size_t)c->layout->shape.sequence,
+                                  .batch = (uint64_t)c->batch,
+                                  .first = (uint64_t)c->world->rank * mine,
+                                  .mine = mine,
+                                  .depth = PREFETCH_DEPTH};
+    return ptb_prefetch_start(&config, &t->prefetch);
 }
 
 static ptb_status make_update(ptb_trainer *t)
@@ -122,7 +120,10 @@ static ptb_status make_local(ptb_trainer *t)
     ptb_model_config model = model_config(c);
     model.device = t->device;
     model.stream = t->compute;
-    t->tokens = (size_t)(model.batch * c->layout->shape.sequence);
+    model.on_phase.call = ptb_trainer_phase;
+    model.on_phase.context = t;
+    t->rows = (size_t)(model.batch * c->layout->shape.sequence);
+    PTB_TRY(c->kernels->set_threads(t->communication, 1)); // it works beside the compute stream
     PTB_TRY(make_records(t));
     PTB_TRY(make_update(t));
     return ptb_model_new(&model, &t->model);
@@ -130,8 +131,10 @@ static ptb_status make_local(ptb_trainer *t)
 
 static ptb_status check_collective(ptb_trainer *t, char *reason)
 {
-    ptb_coll gradients = {
-        .kind = PTB_ALL_REDUCE, .count = t->config.layout->count, .dtype = PTB_F32, .op = PTB_SUM};
+    ptb_coll gradients = {.kind = PTB_ALL_REDUCE,
+                          .count = t->config.layout->count,
+                          .dtype = t->config.reduce_type,
+                          .op = PTB_SUM};
     ptb_coll loss = {.kind = PTB_ALL_REDUCE, .count = 1, .dtype = PTB_F64, .op = PTB_SUM};
     if (t->comm->size == 1)
         return PTB_OK;
@@ -159,9 +162,8 @@ static ptb_status make_shared(ptb_trainer *t, char *reason)
     env.update = t->update;
     env.sum_squares = t->sum_squares;
     PTB_TRY(ptb_world_agree(c->world, c->strategy->open(&env, &t->data)));
-    status = fetch_batch(t, 0);
-    ptb_status synced = ptb_stream_sync(t->compute);
-    return ptb_world_agree(c->world, status != PTB_OK ? status : synced);
+    PTB_TRY(ptb_world_agree(c->world, start_prefetch(t)));
+    return ptb_world_agree(c->world, ptb_stream_sync(t->compute));
 }
 
 ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_trainer **trainer)
@@ -196,6 +198,7 @@ void ptb_trainer_free(ptb_trainer *t)
         (void)ptb_stream_sync(t->compute);
     if (t->communication)
         (void)ptb_stream_sync(t->communication);
+    ptb_prefetch_stop(t->prefetch);
     if (t->data)
         t->data->ops->close(t->data);
     if (t->loss)
@@ -208,168 +211,9 @@ void ptb_trainer_free(ptb_trainer *t)
     ptb_stream_free(t->communication);
     ptb_stream_free(t->compute);
     ptb_device_close(t->device);
-    for (int i = 0; i < 2; i++)
-        free(t->batch[i]);
     free(t->losses);
     free(t->norms);
     free(t->rates);
     free(t->scales);
     free(t);
-}
-
-static ptb_span span(const ptb_trainer *t, ptb_span_kind kind, ptb_phase phase, int lane, int unit,
-                     const char *name)
-{
-    ptb_span s = {.rank = t->config.world->rank,
-                  .stream = (int16_t)lane,
-                  .kind = (uint8_t)kind,
-                  .phase = (uint8_t)phase,
-                  .unit = unit,
-                  .microbatch = -1,
-                  .correlation = t->steps};
-    snprintf(s.name, sizeof s.name, "%s", name);
-    return s;
-}
-
-static ptb_status close_span(ptb_trainer *t, ptb_span_kind kind, ptb_phase phase, int unit, const char *name)
-{
-    ptb_span s = span(t, kind, phase, PTB_LANE_COMPUTE, unit, name);
-    return ptb_mark_close(&t->compute_mark, t->config.trace, t->compute, &s);
-}
-
-static const char *unit_name(const ptb_trainer *t, size_t unit, bool backward)
-{
-    static const char *const names[][2] = {[PTB_UNIT_EMBEDDING] = {"embedding.forward", "embedding.backward"},
-                                           [PTB_UNIT_BLOCK] = {"block.forward", "block.backward"},
-                                           [PTB_UNIT_HEAD] = {"head.forward", "head.backward"}};
-    return names[t->config.layout->unit[unit].kind][backward];
-}
-
-static ptb_status copy_batch(ptb_trainer *t)
-{
-    const int32_t *batch = t->batch[t->steps & 1];
-    size_t bytes = t->tokens * sizeof *batch;
-    PTB_TRY(ptb_mark_open(&t->compute_mark, t->config.trace, t->compute));
-    PTB_TRY(ptb_stream_copy(t->compute, ptb_model_inputs(t->model, 0), batch, bytes));
-    PTB_TRY(ptb_stream_copy(t->compute, ptb_model_targets(t->model, 0), batch + t->tokens, bytes));
-    return close_span(t, PTB_SPAN_COPY, PTB_PHASE_FORWARD, -1, "batch");
-}
-
-static ptb_status forward(ptb_trainer *t)
-{
-    const ptb_data_parallel *ops = t->data->ops;
-    size_t units = t->config.layout->units;
-    double share = 1.0 / t->config.world->size;
-    ptb_microbatch microbatch = {.step = t->steps,
-                                 .sequence = (uint64_t)t->config.world->rank *
-                                             (uint64_t)(t->config.batch / t->config.world->size),
-                                 .scale = share / (double)t->tokens,
-                                 .share = share};
-    PTB_TRY(ptb_model_begin(t->model, 0, &microbatch));
-    for (size_t u = 0; u < units; u++) {
-        ptb_unit_memory memory;
-        PTB_TRY(ops->before_forward(t->data, u));
-        ops->unit_memory(t->data, u, &memory);
-        PTB_TRY(ptb_mark_open(&t->compute_mark, t->config.trace, t->compute));
-        PTB_TRY(ptb_model_forward(t->model, 0, u, &memory));
-        if (u + 1 == units)
-            PTB_TRY(ptb_model_loss(t->model, 0, &memory, false, t->loss));
-        PTB_TRY(close_span(t, PTB_SPAN_COMPUTE, PTB_PHASE_FORWARD, (int)u, unit_name(t, u, false)));
-        PTB_TRY(ops->after_forward(t->data, u));
-    }
-    return PTB_OK;
-}
-
-// The mean loss of the global batch; with overlap on its way while backward computes.
-static ptb_status reduce_loss(ptb_trainer *t)
-{
-    PTB_TRY(ptb_event_record(t->loss_ready, t->compute));
-    PTB_TRY(ptb_event_wait(t->communication, t->loss_ready));
-    if (t->comm->size > 1) {
-        ptb_mark *mark = &t->loss_mark;
-        PTB_TRY(ptb_mark_open(mark, t->config.trace, t->communication));
-        ptb_coll call = {.kind = PTB_ALL_REDUCE,
-                         .send = t->loss,
-                         .recv = t->loss,
-                         .count = 1,
-                         .dtype = PTB_F64,
-                         .op = PTB_SUM};
-        PTB_TRY(ptb_comm_collective(t->comm, &call, t->communication));
-        ptb_span s = span(t, PTB_SPAN_COMM, PTB_PHASE_FORWARD, PTB_LANE_COMMUNICATION, -1, "all_reduce.loss");
-        s.axis = 1;
-        s.bytes = sizeof *t->loss;
-        PTB_TRY(ptb_mark_close(mark, t->config.trace, t->communication, &s));
-    }
-    return ptb_stream_copy(t->communication, &t->losses[t->steps], t->loss, sizeof *t->loss);
-}
-
-static ptb_status tell_ready(void *context, size_t unit, size_t first)
-{
-    ptb_data *data = context;
-    return data->ops->gradient_ready(data, unit, first);
-}
-
-static ptb_status backward(ptb_trainer *t)
-{
-    const ptb_data_parallel *ops = t->data->ops;
-    ptb_gradient_ready ready = {tell_ready, t->data};
-    for (size_t u = t->config.layout->units; u-- > 0;) {
-        ptb_unit_memory memory;
-        PTB_TRY(ops->before_backward(t->data, u));
-        ops->unit_memory(t->data, u, &memory);
-        PTB_TRY(ptb_mark_open(&t->compute_mark, t->config.trace, t->compute));
-        PTB_TRY(ptb_model_backward(t->model, 0, u, &memory, PTB_BACKWARD_BOTH, false, &ready));
-        PTB_TRY(close_span(t, PTB_SPAN_COMPUTE, PTB_PHASE_BACKWARD, (int)u, unit_name(t, u, true)));
-        PTB_TRY(ops->after_backward(t->data, u));
-    }
-    return PTB_OK;
-}
-
-// The optimizer, and what it decided for the host to see after the step.
-static ptb_status optimize(ptb_trainer *t)
-{
-    PTB_TRY(t->data->ops->optimize(t->data));
-    PTB_TRY(ptb_stream_copy(t->compute, &t->seen.update, t->update, sizeof t->seen.update));
-    return ptb_stream_copy(t->compute, &t->seen.sum_squares, t->sum_squares, sizeof t->seen.sum_squares);
-}
-
-static void record_step(ptb_trainer *t)
-{
-    const ptb_optimizer *optimizer = &t->config.optimizer;
-    t->norms[t->steps] =
-        ptb_optimizer_needs_norm(optimizer) ? t->seen.update.norm : sqrt(t->seen.sum_squares);
-    t->rates[t->steps] = ptb_optimizer_rate(optimizer, t->steps);
-    t->steps++;
-}
-
-ptb_status ptb_trainer_step(ptb_trainer *t)
-{
-    if (t->steps == t->config.max_steps) {
-        ptb_error("more than %zu training steps in one case", t->config.max_steps);
-        return PTB_UNSUPPORTED;
-    }
-    ptb_span frame = span(t, PTB_SPAN_STEP, PTB_PHASE_NONE, PTB_LANE_MAIN, -1, "step");
-    ptb_span input = span(t, PTB_SPAN_INPUT, PTB_PHASE_NONE, PTB_LANE_MAIN, -1, "next batch");
-    frame.begin_ns = ptb_clock_ns();
-    t->scales[t->steps] = (double)t->seen.update.loss_scale;
-    PTB_TRY(t->data->ops->begin_step(t->data, t->steps));
-    PTB_TRY(copy_batch(t));
-    PTB_TRY(forward(t));
-    if (t->config.overlap)
-        PTB_TRY(reduce_loss(t));
-    PTB_TRY(backward(t));
-    if (!t->config.overlap)
-        PTB_TRY(reduce_loss(t));
-    PTB_TRY(optimize(t));
-    input.begin_ns = ptb_clock_ns();
-    ptb_status fetched = fetch_batch(t, t->steps + 1); // while the streams work
-    input.end_ns = ptb_clock_ns();
-    ptb_status computed = ptb_stream_sync(t->compute), communicated = ptb_stream_sync(t->communication);
-    frame.end_ns = ptb_clock_ns();
-    ptb_trace_record(t->config.trace, &input);
-    ptb_trace_record(t->config.trace, &frame);
-    record_step(t);
-    if (fetched != PTB_OK)
-        return fetched;
-    return computed != PTB_OK ? computed : communicated;
 }

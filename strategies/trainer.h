@@ -5,7 +5,7 @@
 
 #include "strategies/data/data.h"
 #include "strategies/mark.h"
-#include "strategies/tokens.h"
+#include "strategies/prefetch.h"
 
 // Lanes of the spans.
 enum { PTB_LANE_MAIN, PTB_LANE_COMPUTE, PTB_LANE_COMMUNICATION };
@@ -21,7 +21,12 @@ typedef struct {
     const char *comm;   // registered name
     ptb_comm_config comm_config;
     ptb_optimizer optimizer;
-    int64_t batch; // sequences of the global batch; divides by the ranks
+    ptb_dtype type;        // compute type: parameters in use and activations; master weights stay f32
+    ptb_dtype reduce_type; // of the gradients while they are reduced
+    int64_t batch;         // sequences of the global batch; divides by ranks x micro_batches
+    int64_t micro_batches; // of a rank's part of it, one after the other; their gradients add up
+    ptb_recompute recompute;
+    int64_t recompute_every;
     uint64_t seed, bucket_bytes;
     bool overlap;
     int threads;
@@ -46,11 +51,17 @@ typedef struct {
     ptb_update *update;  // device memory
     double *sum_squares; // device memory: of the gradient
     ptb_trainer_seen seen;
-    // Batch of the step that runs and of the one after it: inputs then targets, [2][2][tokens].
-    int32_t *batch[2];
-    size_t tokens;                    // of this rank's part of a batch
+    ptb_prefetch *prefetch;
+    ptb_prefetch_batch batch; // of the step that runs
+    size_t rows;              // tokens of a microbatch
+    // The span of compute that is open while a step is enqueued.
     ptb_mark compute_mark, loss_mark; // of the two streams
-    uint64_t steps;                   // done
+    ptb_phase phase;
+    int unit, micro_batch;
+    // What happened so far.
+    uint64_t steps;             // done
+    uint64_t starved;           // of them, those whose batch was not ready when it was asked for
+    int64_t waited_ns, fill_ns; // for batches; what the prefetch thread took to fill them
     // One a step, [max_steps]: mean loss over the global batch; norm of its gradient before clipping;
     // learning rate; loss scale that the step was made with.
     double *losses, *norms, *rates, *scales;
@@ -63,6 +74,9 @@ ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_t
 void ptb_trainer_free(ptb_trainer *trainer); // collective
 // Trains one step and waits for it; allocates nothing.
 ptb_status ptb_trainer_step(ptb_trainer *trainer);
+// Told by the model while a step is enqueued: the open span ends, one of `phase` begins. context: the
+// trainer.
+ptb_status ptb_trainer_phase(void *context, ptb_phase phase);
 // Bytes a rank needs, by category.
 void ptb_trainer_memory(const ptb_trainer_config *config, uint64_t bytes[PTB_MEMORY_COUNT]);
 

@@ -2,9 +2,9 @@
 // strategy's hooks are called while a step is enqueued; they enqueue too and never wait. Strategies: ddp
 // (this folder; later zero1, zero2, fsdp, async). Add one by adding strategies/data/X.c.
 //
-// Order of calls in a step: begin_step; for units ascending before_forward, after_forward; for units
-// descending before_backward, gradient_ready (once or more, falling `first`, the last time 0),
-// after_backward; optimize.
+// Order of calls in a step: begin_step; for each microbatch for units ascending before_forward,
+// after_forward, then for units descending before_backward, gradient_ready (in the last microbatch; once or
+// more, falling `first`, the last time 0), after_backward; optimize.
 #ifndef PTB_STRATEGIES_DATA_DATA_H
 #define PTB_STRATEGIES_DATA_DATA_H
 
@@ -21,6 +21,8 @@ typedef struct {
     const ptb_layout *layout;
     ptb_trace *trace; // NULL: no spans
     const ptb_optimizer *optimizer;
+    ptb_dtype type;        // of the parameters that units compute with
+    ptb_dtype reduce_type; // of gradients while they are reduced
     ptb_update *update;    // device memory, as ptb_optimizer_start says
     double *sum_squares;   // device memory: of the reduced gradient of all parameters, after optimize
     uint64_t seed;         // of the initial weights
@@ -36,7 +38,7 @@ typedef struct {
     ptb_status (*open)(const ptb_data_env *env, ptb_data **data);
     void (*close)(ptb_data *data); // collective
     // Bytes that open will allocate on a rank of `ranks`, added to bytes[] by category. Of env only settings
-    // are read: layout, optimizer, bucket_bytes.
+    // are read: layout, optimizer, types, bucket_bytes.
     void (*memory)(const ptb_data_env *env, int ranks, uint64_t bytes[PTB_MEMORY_COUNT]);
     // Valid between before_ and after_ of the unit.
     void (*unit_memory)(ptb_data *data, size_t unit, ptb_unit_memory *memory);

@@ -3,6 +3,10 @@
 // all-reduced on the communication stream as soon as backward has passed its first element, while backward
 // goes on. Events order the two streams. Gradients are scaled by the loss (1 / tokens of the global batch),
 // so the reduction is a sum.
+//
+// Mixed precision (Micikevicius et al. 2018): units compute with a 16-bit copy of f32 master weights, which
+// the optimizer writes as it updates them. Gradients are f32; reduced in 16 bits they are converted, a bucket
+// at a time, on the communication stream.
 #include "strategies/data/data.h"
 
 #include "core/log.h"
@@ -19,21 +23,36 @@ typedef struct {
 
 typedef struct {
     ptb_data base;
-    float *parameters, *moment[2]; /* [layout.count] */
-    float *gradients;              /* [layout.count], from the communicator */
-    bucket *buckets;               // in order of use: from the end of the index space
+    float *master, *moment[2]; /* [layout.count] */
+    void *parameters;          /* [layout.count], compute type; master itself in f32 */
+    float *gradients;          /* [layout.count]; from the communicator when it reduces them as they are */
+    void *staging;             /* [largest bucket], reduce type, from the communicator; NULL: f32 */
+    bucket *buckets;           // in order of use: from the end of the index space
     size_t bucket_count;
     size_t launched; // buckets of this step that are enqueued
     size_t waited;   // of them, those the compute stream has waited for
     ptb_mark compute_mark, communication_mark;
 } ddp;
 
-enum { BUCKET_ALIGN = 16 }; // floats: buckets start at cache lines
+enum { BUCKET_ALIGN = 32 }; // elements: buckets start at cache lines, also in 16 bits
 
 static size_t bucket_elements(const ptb_data_env *env)
 {
-    size_t elements = (size_t)(env->bucket_bytes / sizeof(float)) / BUCKET_ALIGN * BUCKET_ALIGN;
-    return elements < BUCKET_ALIGN ? BUCKET_ALIGN : elements;
+    size_t elements = (size_t)(env->bucket_bytes / ptb_dtype_size(env->reduce_type));
+    elements = elements / BUCKET_ALIGN * BUCKET_ALIGN;
+    elements = elements < BUCKET_ALIGN ? BUCKET_ALIGN : elements;
+    return elements < env->layout->count ? elements : env->layout->count;
+}
+
+static bool is_mixed(const ptb_data_env *env)
+{
+    return env->type != PTB_F32;
+}
+
+// Whether gradients are converted for the reduction.
+static bool is_staged(const ptb_data_env *env, int ranks)
+{
+    return ranks > 1 && env->reduce_type != PTB_F32;
 }
 
 static ptb_status make_buckets(ddp *d)
@@ -57,6 +76,21 @@ static ptb_status make_buckets(ddp *d)
     return PTB_OK;
 }
 
+static size_t staging_bytes(const ptb_data_env *env)
+{
+    return bucket_elements(env) * ptb_dtype_size(env->reduce_type);
+}
+
+// Memory from the communicator, which its collectives read and write; counted in the device's ledger.
+static void release_shared(ddp *d, void *memory, ptb_memory category, size_t bytes)
+{
+    ptb_comm *comm = d->base.env.comm;
+    if (!memory)
+        return;
+    comm->ops->free(comm, memory);
+    ptb_data_account(d->base.env.device, category, -(int64_t)bytes);
+}
+
 static void ddp_close(ptb_data *data)
 {
     ddp *d = (ddp *)data;
@@ -68,31 +102,39 @@ static void ddp_close(ptb_data *data)
         ptb_event_free(d->buckets[i].reduced);
     }
     free(d->buckets);
-    if (d->gradients) {
-        data->env.comm->ops->free(data->env.comm, d->gradients);
-        ptb_data_account(device, PTB_MEMORY_GRADIENTS, -(int64_t)(data->env.layout->count * sizeof(float)));
-    }
+    release_shared(d, d->gradients, PTB_MEMORY_GRADIENTS, data->env.layout->count * sizeof(float));
+    release_shared(d, d->staging, PTB_MEMORY_COMMUNICATION, staging_bytes(&data->env));
     for (size_t i = 0; i < 2; i++)
         ptb_device_free(device, d->moment[i]);
-    ptb_device_free(device, d->parameters);
+    if (is_mixed(&data->env))
+        ptb_device_free(device, d->parameters);
+    ptb_device_free(device, d->master);
     free(d);
 }
 
+// Bytes a parameter: f32 4 + 4 + moments; 16 bits 2 + 4 + (4 master + moments).
 static void ddp_memory(const ptb_data_env *env, int ranks, uint64_t bytes[PTB_MEMORY_COUNT])
 {
-    (void)ranks;
-    uint64_t all = env->layout->count * sizeof(float);
-    bytes[PTB_MEMORY_PARAMETERS] += all;
-    bytes[PTB_MEMORY_GRADIENTS] += all;
-    bytes[PTB_MEMORY_OPTIMIZER] += ptb_optimizer_moments(env->optimizer) * all;
+    uint64_t count = env->layout->count, wide = count * sizeof(float);
+    bytes[PTB_MEMORY_PARAMETERS] += count * ptb_dtype_size(env->type);
+    bytes[PTB_MEMORY_GRADIENTS] += wide;
+    bytes[PTB_MEMORY_OPTIMIZER] += (ptb_optimizer_moments(env->optimizer) + is_mixed(env)) * wide;
+    bytes[PTB_MEMORY_COMMUNICATION] += is_staged(env, ranks) ? staging_bytes(env) : 0;
 }
 
 // Device and communicator memory come zeroed or not; set what must be zero.
 static ptb_status allocate(ddp *d)
 {
     const ptb_data_env *e = &d->base.env;
-    size_t bytes = e->layout->count * sizeof(float);
-    PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_PARAMETERS, bytes, (void **)&d->parameters));
+    size_t count = e->layout->count, bytes = count * sizeof(float);
+    ptb_memory master = is_mixed(e) ? PTB_MEMORY_OPTIMIZER : PTB_MEMORY_PARAMETERS;
+    PTB_TRY(ptb_device_alloc(e->device, master, bytes, (void **)&d->master));
+    d->parameters = d->master;
+    if (is_mixed(e)) {
+        d->parameters = NULL;
+        PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_PARAMETERS, count * ptb_dtype_size(e->type),
+                                 &d->parameters));
+    }
     for (size_t i = 0; i < ptb_optimizer_moments(e->optimizer); i++) {
         PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, bytes, (void **)&d->moment[i]));
         PTB_TRY(ptb_stream_set(e->compute, d->moment[i], 0, bytes));
@@ -102,7 +144,8 @@ static ptb_status allocate(ddp *d)
 
 static ptb_status fill_parameters(ddp *d)
 {
-    const ptb_layout *layout = d->base.env.layout;
+    const ptb_data_env *e = &d->base.env;
+    const ptb_layout *layout = e->layout;
     for (size_t u = 0; u < layout->units; u++) {
         size_t bytes = layout->unit[u].count * sizeof(float);
         float *host = malloc(bytes);
@@ -110,32 +153,44 @@ static ptb_status fill_parameters(ddp *d)
             ptb_error("no memory for the initial weights of unit %zu (%zu bytes)", u, bytes);
             return PTB_NO_MEMORY;
         }
-        ptb_layout_fill(layout, d->base.env.seed, u, host);
-        ptb_stream *stream = d->base.env.compute;
-        ptb_status status = ptb_stream_copy(stream, d->parameters + layout->unit[u].first, host, bytes);
+        ptb_layout_fill(layout, e->seed, u, host);
+        ptb_status status = ptb_stream_copy(e->compute, d->master + layout->unit[u].first, host, bytes);
         if (status == PTB_OK)
-            status = ptb_stream_sync(stream);
+            status = ptb_stream_sync(e->compute);
         free(host);
         PTB_TRY(status);
     }
-    return PTB_OK;
+    ptb_convert copy = {.out = d->parameters,
+                        .in = d->master,
+                        .count = layout->count,
+                        .out_type = e->type,
+                        .in_type = PTB_F32};
+    return is_mixed(e) ? e->kernels->convert(e->compute, &copy) : PTB_OK;
 }
 
 static const ptb_data_parallel ddp_ops;
 
 // The communicator's allocation is collective: all ranks try it, and all know whether the others came
 // through.
+static ptb_status allocate_shared(ddp *d, ptb_memory category, size_t bytes, void **memory)
+{
+    const ptb_data_env *e = &d->base.env;
+    ptb_status mine = e->comm->ops->alloc(e->comm, bytes, memory);
+    if (mine == PTB_OK)
+        ptb_data_account(e->device, category, (int64_t)bytes);
+    else
+        *memory = NULL;
+    return ptb_world_agree(e->comm->world, mine);
+}
+
 static ptb_status allocate_gradients(ddp *d)
 {
     const ptb_data_env *e = &d->base.env;
-    size_t bytes = e->layout->count * sizeof(float);
-    void *memory = NULL;
-    ptb_status mine = e->comm->ops->alloc(e->comm, bytes, &memory);
-    if (mine == PTB_OK) {
-        d->gradients = memory;
-        ptb_data_account(e->device, PTB_MEMORY_GRADIENTS, (int64_t)bytes);
-    }
-    return ptb_world_agree(e->comm->world, mine);
+    PTB_TRY(
+        allocate_shared(d, PTB_MEMORY_GRADIENTS, e->layout->count * sizeof(float), (void **)&d->gradients));
+    if (!is_staged(e, e->comm->size))
+        return PTB_OK;
+    return allocate_shared(d, PTB_MEMORY_COMMUNICATION, staging_bytes(e), &d->staging);
 }
 
 static ptb_status ddp_open(const ptb_data_env *env, ptb_data **data)
@@ -169,10 +224,12 @@ static void ddp_unit_memory(ptb_data *data, size_t unit, ptb_unit_memory *memory
     ddp *d = (ddp *)data;
     const ptb_layout *layout = data->env.layout;
     const ptb_unit *u = &layout->unit[unit];
-    *memory = (ptb_unit_memory){.parameters = d->parameters + u->first, .gradients = d->gradients + u->first};
+    size_t width = ptb_dtype_size(data->env.type);
+    *memory = (ptb_unit_memory){.parameters = (char *)d->parameters + u->first * width,
+                                .gradients = d->gradients + u->first};
     if (layout->shape.tied && u->kind == PTB_UNIT_HEAD) {
         size_t table = layout->unit[0].first + ptb_unit_tensor(&layout->unit[0], PTB_EMBED_TOKENS)->first;
-        memory->tied_parameters = d->parameters + table;
+        memory->tied_parameters = (char *)d->parameters + table * width;
         memory->tied_gradients = d->gradients + table;
     }
 }
@@ -191,35 +248,71 @@ static ptb_status nothing(ptb_data *data, size_t unit)
     return PTB_OK;
 }
 
-static ptb_status launch(ddp *d, size_t index)
+static ptb_span communication_span(const ddp *d, size_t index, ptb_span_kind kind, const char *name)
 {
-    ptb_data_env *e = &d->base.env;
-    bucket *b = &d->buckets[index];
-    uint64_t bytes = b->count * sizeof(float);
-    PTB_TRY(ptb_event_record(b->ready, e->compute));
-    PTB_TRY(ptb_event_wait(e->communication, b->ready));
+    const ptb_data_env *e = &d->base.env;
+    ptb_span span = {.rank = e->comm->world->rank,
+                     .stream = (int16_t)e->communication->lane,
+                     .kind = (uint8_t)kind,
+                     .phase = PTB_PHASE_BACKWARD,
+                     .unit = (int32_t)index,
+                     .microbatch = -1,
+                     .correlation = d->base.step};
+    snprintf(span.name, sizeof span.name, "%s", name);
+    return span;
+}
+
+// A bucket's gradients to the reduce type or back, on the communication stream.
+static ptb_status stage(ddp *d, size_t index, bool back)
+{
+    const ptb_data_env *e = &d->base.env;
+    const bucket *b = &d->buckets[index];
+    float *gradients = d->gradients + b->first;
+    ptb_convert convert = {.out = back ? (void *)gradients : d->staging,
+                           .in = back ? d->staging : (void *)gradients,
+                           .count = b->count,
+                           .out_type = back ? PTB_F32 : e->reduce_type,
+                           .in_type = back ? e->reduce_type : PTB_F32};
     PTB_TRY(ptb_mark_open(&d->communication_mark, e->trace, e->communication));
-    PTB_TRY(ptb_comm_collective(e->comm,
-                                &(ptb_coll){.kind = PTB_ALL_REDUCE,
-                                            .send = d->gradients + b->first,
-                                            .recv = d->gradients + b->first,
-                                            .count = b->count,
-                                            .dtype = PTB_F32,
-                                            .op = PTB_SUM},
-                                e->communication));
-    PTB_TRY(ptb_mark_close(&d->communication_mark, e->trace, e->communication,
-                           &(ptb_span){.rank = e->comm->world->rank,
-                                       .stream = (int16_t)e->communication->lane,
-                                       .kind = PTB_SPAN_COMM,
-                                       .phase = PTB_PHASE_BACKWARD,
-                                       .unit = (int32_t)index,
-                                       .microbatch = -1,
-                                       .axis = 1,
-                                       .bytes = bytes,
-                                       .correlation = d->base.step,
-                                       .name = "all_reduce"}));
+    PTB_TRY(e->kernels->convert(e->communication, &convert));
+    ptb_span span = communication_span(d, index, PTB_SPAN_COMPUTE, "convert");
+    return ptb_mark_close(&d->communication_mark, e->trace, e->communication, &span);
+}
+
+static ptb_status reduce(ddp *d, size_t index)
+{
+    const ptb_data_env *e = &d->base.env;
+    const bucket *b = &d->buckets[index];
+    void *memory = d->staging ? d->staging : d->gradients + b->first;
+    ptb_coll call = {.kind = PTB_ALL_REDUCE,
+                     .send = memory,
+                     .recv = memory,
+                     .count = b->count,
+                     .dtype = e->reduce_type,
+                     .op = PTB_SUM};
+    uint64_t bytes = b->count * ptb_dtype_size(e->reduce_type);
+    PTB_TRY(ptb_mark_open(&d->communication_mark, e->trace, e->communication));
+    PTB_TRY(ptb_comm_collective(e->comm, &call, e->communication));
+    ptb_span span = communication_span(d, index, PTB_SPAN_COMM, "all_reduce");
+    span.axis = 1;
+    span.bytes = bytes;
+    PTB_TRY(ptb_mark_close(&d->communication_mark, e->trace, e->communication, &span));
     d->base.collective_bytes += bytes;
     d->base.wire_bytes += (double)bytes * 2 * (e->comm->size - 1) / e->comm->size;
+    return PTB_OK;
+}
+
+static ptb_status launch(ddp *d, size_t index)
+{
+    const ptb_data_env *e = &d->base.env;
+    bucket *b = &d->buckets[index];
+    PTB_TRY(ptb_event_record(b->ready, e->compute));
+    PTB_TRY(ptb_event_wait(e->communication, b->ready));
+    if (d->staging)
+        PTB_TRY(stage(d, index, false));
+    PTB_TRY(reduce(d, index));
+    if (d->staging)
+        PTB_TRY(stage(d, index, true));
     return ptb_event_record(b->reduced, e->communication);
 }
 
@@ -275,7 +368,9 @@ static ptb_status update_unit(ddp *d, size_t unit, bool sums)
     const ptb_data_env *e = &d->base.env;
     const ptb_unit *u = &e->layout->unit[unit];
     ptb_optimizer_memory memory = {
-        .parameters = d->parameters + u->first, .gradients = d->gradients + u->first, .type = PTB_F32};
+        .parameters = d->master + u->first, .gradients = d->gradients + u->first, .type = e->type};
+    if (is_mixed(e))
+        memory.rounded = (char *)d->parameters + u->first * ptb_dtype_size(e->type);
     for (size_t i = 0; i < 2; i++)
         memory.moment[i] = d->moment[i] ? d->moment[i] + u->first : NULL;
     PTB_TRY(open_span(d));
@@ -327,19 +422,20 @@ static ptb_status ddp_optimize(ptb_data *data)
 
 static uint64_t ddp_hash(ptb_data *data)
 {
-    return ptb_data_hash(((ddp *)data)->parameters, data->env.layout->count);
+    return ptb_data_hash(((ddp *)data)->master, data->env.layout->count);
 }
 
 static void ddp_describe(ptb_data *data, ptb_params *facts)
 {
     ddp *d = (ddp *)data;
     ptb_params_set(facts, "buckets", "%zu", d->bucket_count);
-    ptb_params_set(facts, "bucket_bytes", "%zu", d->buckets[0].count * sizeof(float));
+    ptb_params_set(facts, "bucket_bytes", "%zu", d->buckets[0].count * ptb_dtype_size(data->env.reduce_type));
+    void *memory = d->staging ? d->staging : d->gradients;
     ptb_coll call = {.kind = PTB_ALL_REDUCE,
-                     .send = d->gradients,
-                     .recv = d->gradients,
+                     .send = memory,
+                     .recv = memory,
                      .count = d->buckets[0].count,
-                     .dtype = PTB_F32,
+                     .dtype = data->env.reduce_type,
                      .op = PTB_SUM};
     data->env.comm->ops->describe(data->env.comm, &call, facts);
 }

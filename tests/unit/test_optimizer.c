@@ -75,6 +75,14 @@ static numbers_of start(const ptb_optimizer *o)
     return x;
 }
 
+static double norm_of(const numbers_of *x)
+{
+    double sum = 0;
+    for (int i = 0; i < COUNT; i++)
+        sum += (double)x->gradients[i] * (double)x->gradients[i];
+    return sqrt(sum);
+}
+
 static void test_adamw(void **state)
 {
     ptb_optimizer o = {
@@ -92,13 +100,79 @@ static void test_adamw(void **state)
     }
 }
 
+static void test_sgd(void **state)
+{
+    for (int has_momentum = 0; has_momentum < 2; has_momentum++) {
+        double momentum = has_momentum ? 0.8 : 0;
+        ptb_optimizer o = {
+            .kind = PTB_OPTIMIZER_SGD, .rate = 0.1, .momentum = momentum, .decay = 0.5, .loss_scale = 1};
+        assert_int_equal(ptb_optimizer_moments(&o), has_momentum);
+        numbers_of x = start(&o), first = x;
+        run(*state, &o, &x, 3);
+        for (int i = 0; i < COUNT; i++) {
+            double p = first.parameters[i], m = 0;
+            for (int s = 0; s < 3; s++) {
+                m = momentum * m + first.gradients[i] + (i < MATRIX ? 0.5 * p : 0);
+                p -= 0.1 * m;
+            }
+            assert_true(fabs(x.parameters[i] - p) < 1e-5);
+        }
+    }
+}
+
+// Without momentum and decay the step is rate * gradient * min(1, clip / norm).
+static void test_clip(void **state)
+{
+    ptb_optimizer o = {.kind = PTB_OPTIMIZER_SGD, .rate = 1, .clip = 0.5, .loss_scale = 1};
+    numbers_of x = start(&o), first = x;
+    double norm = norm_of(&first);
+    assert_true(norm > 2);
+    run(*state, &o, &x, 1);
+    assert_true(fabs(x.update.norm / norm - 1) < 1e-6);
+    for (int i = 0; i < COUNT; i++)
+        assert_true(fabs(first.parameters[i] - x.parameters[i] - first.gradients[i] * 0.5 / norm) < 1e-6);
+    o.clip = 2 * norm; // above the norm: nothing is changed
+    x = first;
+    run(*state, &o, &x, 1);
+    for (int i = 0; i < COUNT; i++)
+        assert_true(fabs(first.parameters[i] - x.parameters[i] - first.gradients[i]) < 1e-6);
+}
+
+// A gradient that is not finite: nothing changes, the scale halves; good steps double it.
+static void test_loss_scale(void **state)
+{
+    ptb_optimizer o = {.kind = PTB_OPTIMIZER_SGD,
+                       .rate = 1,
+                       .momentum = 0.5,
+                       .loss_scale = 1024,
+                       .dynamic = true,
+                       .growth_interval = 3};
+    numbers_of x = start(&o), first = x;
+    x.gradients[17] = INFINITY;
+    run(*state, &o, &x, 1);
+    assert_int_equal(x.update.skipped, 1);
+    assert_true(x.update.loss_scale == 512);
+    assert_memory_equal(x.parameters, first.parameters, sizeof x.parameters);
+    assert_memory_equal(x.moment, first.moment, sizeof x.moment);
+    x.gradients[17] = 0;
+    run(*state, &o, &x, 3);
+    assert_int_equal(x.update.skipped, 1);
+    assert_int_equal(x.update.applied, 3);
+    assert_true(x.update.loss_scale == 1024);
+    // Gradients were made with the scale; the first of the three steps takes it out again.
+    x = first;
+    o.momentum = 0;
+    x.update.loss_scale = 512;
+    run(*state, &o, &x, 1);
+    for (int i = 0; i < COUNT; i++)
+        assert_true(fabs(first.parameters[i] - x.parameters[i] - first.gradients[i] / 512) < 1e-6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_constant),
-        cmocka_unit_test(test_cosine),
-        cmocka_unit_test(test_adamw),
-
+        cmocka_unit_test(test_constant), cmocka_unit_test(test_cosine), cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_sgd),      cmocka_unit_test(test_clip),   cmocka_unit_test(test_loss_scale),
     };
     return cmocka_run_group_tests(tests, kernels_setup, kernels_teardown);
 }

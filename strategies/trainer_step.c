@@ -1,0 +1,202 @@
+// One training step, enqueued whole: for each microbatch forward, loss, backward; then the optimizer, over
+// two streams. The host waits only for its batch and for the end.
+#include "strategies/trainer.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static ptb_span span(const ptb_trainer *t, ptb_span_kind kind, ptb_phase phase, int lane, int unit,
+                     const char *name)
+{
+    ptb_span s = {.rank = t->config.world->rank,
+                  .stream = (int16_t)lane,
+                  .kind = (uint8_t)kind,
+                  .phase = (uint8_t)phase,
+                  .unit = unit,
+                  .microbatch = t->config.micro_batches > 1 ? t->micro_batch : -1,
+                  .correlation = t->steps};
+    snprintf(s.name, sizeof s.name, "%s", name);
+    return s;
+}
+
+static ptb_status open_span(ptb_trainer *t, ptb_phase phase, int unit)
+{
+    t->phase = phase;
+    t->unit = unit;
+    return ptb_mark_open(&t->compute_mark, t->config.trace, t->compute);
+}
+
+static ptb_status close_span(ptb_trainer *t)
+{
+    static const char *const names[][2] = {[PTB_UNIT_EMBEDDING] = {"embedding.forward", "embedding.backward"},
+                                           [PTB_UNIT_BLOCK] = {"block.forward", "block.backward"},
+                                           [PTB_UNIT_HEAD] = {"head.forward", "head.backward"}};
+    const char *name = names[t->config.layout->unit[t->unit].kind][t->phase == PTB_PHASE_BACKWARD];
+    ptb_span s = span(t, PTB_SPAN_COMPUTE, t->phase, PTB_LANE_COMPUTE, t->unit, name);
+    return ptb_mark_close(&t->compute_mark, t->config.trace, t->compute, &s);
+}
+
+ptb_status ptb_trainer_phase(void *context, ptb_phase phase)
+{
+    ptb_trainer *t = context;
+    if (phase == t->phase)
+        return PTB_OK;
+    PTB_TRY(close_span(t));
+    return open_span(t, phase, t->unit);
+}
+
+// Hands the microbatch's tokens and place in the global batch to the model.
+static ptb_status begin_microbatch(ptb_trainer *t)
+{
+    const ptb_trainer_config *c = &t->config;
+    const ptb_prefetch_batch *batch = &t->batch;
+    size_t at = (size_t)t->micro_batch * t->rows, bytes = t->rows * sizeof *batch->inputs;
+    uint64_t sequences = (uint64_t)(c->batch / c->world->size / c->micro_batches);
+    uint64_t microbatch = (uint64_t)(c->world->rank * c->micro_batches + t->micro_batch);
+    ptb_microbatch place = {.step = t->steps,
+                            .sequence = microbatch * sequences,
+                            .scale = 1 / (double)batch->counted,
+                            .share = (double)sequences / (double)c->batch,
+                            .factor = c->optimizer.dynamic ? &t->update->loss_scale : NULL};
+    PTB_TRY(ptb_mark_open(&t->compute_mark, c->trace, t->compute));
+    PTB_TRY(ptb_stream_copy(t->compute, ptb_model_inputs(t->model, 0), batch->inputs + at, bytes));
+    PTB_TRY(ptb_stream_copy(t->compute, ptb_model_targets(t->model, 0), batch->targets + at, bytes));
+    ptb_span s = span(t, PTB_SPAN_COPY, PTB_PHASE_FORWARD, PTB_LANE_COMPUTE, -1, "batch");
+    PTB_TRY(ptb_mark_close(&t->compute_mark, c->trace, t->compute, &s));
+    return ptb_model_begin(t->model, 0, &place);
+}
+
+static ptb_status forward(ptb_trainer *t)
+{
+    const ptb_data_parallel *ops = t->data->ops;
+    size_t units = t->config.layout->units;
+    for (size_t u = 0; u < units; u++) {
+        ptb_unit_memory memory;
+        PTB_TRY(ops->before_forward(t->data, u));
+        ops->unit_memory(t->data, u, &memory);
+        PTB_TRY(open_span(t, PTB_PHASE_FORWARD, (int)u));
+        PTB_TRY(ptb_model_forward(t->model, 0, u, &memory));
+        if (u + 1 == units)
+            PTB_TRY(ptb_model_loss(t->model, 0, &memory, t->micro_batch > 0, t->loss));
+        PTB_TRY(close_span(t));
+        PTB_TRY(ops->after_forward(t->data, u));
+    }
+    return PTB_OK;
+}
+
+// The mean loss of the global batch; with overlap on its way while backward computes.
+static ptb_status reduce_loss(ptb_trainer *t)
+{
+    PTB_TRY(ptb_event_record(t->loss_ready, t->compute));
+    PTB_TRY(ptb_event_wait(t->communication, t->loss_ready));
+    if (t->comm->size > 1) {
+        ptb_mark *mark = &t->loss_mark;
+        PTB_TRY(ptb_mark_open(mark, t->config.trace, t->communication));
+        ptb_coll call = {.kind = PTB_ALL_REDUCE,
+                         .send = t->loss,
+                         .recv = t->loss,
+                         .count = 1,
+                         .dtype = PTB_F64,
+                         .op = PTB_SUM};
+        PTB_TRY(ptb_comm_collective(t->comm, &call, t->communication));
+        ptb_span s = span(t, PTB_SPAN_COMM, PTB_PHASE_FORWARD, PTB_LANE_COMMUNICATION, -1, "all_reduce.loss");
+        s.axis = 1;
+        s.bytes = sizeof *t->loss;
+        PTB_TRY(ptb_mark_close(mark, t->config.trace, t->communication, &s));
+    }
+    return ptb_stream_copy(t->communication, &t->losses[t->steps], t->loss, sizeof *t->loss);
+}
+
+static ptb_status tell_ready(void *context, size_t unit, size_t first)
+{
+    ptb_data *data = context;
+    return data->ops->gradient_ready(data, unit, first);
+}
+
+// Gradients are complete with the last microbatch; before it nobody is told.
+static ptb_status backward(ptb_trainer *t)
+{
+    const ptb_data_parallel *ops = t->data->ops;
+    bool is_last = t->micro_batch + 1 == t->config.micro_batches;
+    ptb_gradient_ready ready = {tell_ready, t->data};
+    for (size_t u = t->config.layout->units; u-- > 0;) {
+        ptb_unit_memory memory;
+        PTB_TRY(ops->before_backward(t->data, u));
+        ops->unit_memory(t->data, u, &memory);
+        PTB_TRY(open_span(t, PTB_PHASE_BACKWARD, (int)u));
+        PTB_TRY(ptb_model_backward(t->model, 0, u, &memory, PTB_BACKWARD_BOTH, t->micro_batch > 0,
+                                   is_last ? &ready : NULL));
+        PTB_TRY(close_span(t));
+        PTB_TRY(ops->after_backward(t->data, u));
+    }
+    return PTB_OK;
+}
+
+// The optimizer, and what it decided for the host to see after the step.
+static ptb_status optimize(ptb_trainer *t)
+{
+    PTB_TRY(t->data->ops->optimize(t->data));
+    PTB_TRY(ptb_stream_copy(t->compute, &t->seen.update, t->update, sizeof t->seen.update));
+    return ptb_stream_copy(t->compute, &t->seen.sum_squares, t->sum_squares, sizeof t->seen.sum_squares);
+}
+
+static ptb_status take_batch(ptb_trainer *t)
+{
+    ptb_span input = span(t, PTB_SPAN_INPUT, PTB_PHASE_NONE, PTB_LANE_MAIN, -1, "wait for a batch");
+    input.begin_ns = ptb_clock_ns();
+    PTB_TRY(ptb_prefetch_take(t->prefetch, &t->batch));
+    input.end_ns = ptb_clock_ns();
+    ptb_trace_record(t->config.trace, &input);
+    t->starved += t->batch.starved;
+    t->waited_ns += t->batch.waited_ns;
+    t->fill_ns += t->batch.fill_end_ns - t->batch.fill_begin_ns;
+    return PTB_OK;
+}
+
+static ptb_status enqueue(ptb_trainer *t)
+{
+    bool overlap = t->config.overlap;
+    PTB_TRY(t->data->ops->begin_step(t->data, t->steps));
+    for (t->micro_batch = 0; t->micro_batch < t->config.micro_batches; t->micro_batch++) {
+        bool is_last = t->micro_batch + 1 == t->config.micro_batches;
+        PTB_TRY(begin_microbatch(t));
+        PTB_TRY(forward(t));
+        if (overlap && is_last)
+            PTB_TRY(reduce_loss(t));
+        PTB_TRY(backward(t));
+    }
+    if (!overlap)
+        PTB_TRY(reduce_loss(t));
+    return optimize(t);
+}
+
+static void record_step(ptb_trainer *t)
+{
+    const ptb_optimizer *optimizer = &t->config.optimizer;
+    t->norms[t->steps] =
+        ptb_optimizer_needs_norm(optimizer) ? t->seen.update.norm : sqrt(t->seen.sum_squares);
+    t->rates[t->steps] = ptb_optimizer_rate(optimizer, t->steps);
+    t->steps++;
+}
+
+ptb_status ptb_trainer_step(ptb_trainer *t)
+{
+    if (t->steps == t->config.max_steps) {
+        ptb_error("more than %zu training steps in one case", t->config.max_steps);
+        return PTB_UNSUPPORTED;
+    }
+    ptb_span frame = span(t, PTB_SPAN_STEP, PTB_PHASE_NONE, PTB_LANE_MAIN, -1, "step");
+    frame.microbatch = -1;
+    frame.begin_ns = ptb_clock_ns();
+    t->scales[t->steps] = (double)t->seen.update.loss_scale;
+    PTB_TRY(take_batch(t));
+    PTB_TRY(enqueue(t));
+    ptb_status computed = ptb_stream_sync(t->compute), communicated = ptb_stream_sync(t->communication);
+    frame.end_ns = ptb_clock_ns();
+    ptb_trace_record(t->config.trace, &frame);
+    record_step(t);
+    return computed != PTB_OK ? computed : communicated;
+}
