@@ -210,6 +210,11 @@ static ptb_status check_mixture(const ptb_model_shape *s)
                   s->top_k, s->expert_hidden, s->shared_experts, s->dense_layers);
         return PTB_USAGE;
     }
+    if (s->experts > PTB_EXPERTS_MAX) {
+        ptb_error("--experts %" PRId64 " is more than the %d that a router chooses from", s->experts,
+                  PTB_EXPERTS_MAX);
+        return PTB_USAGE;
+    }
     if (s->top_k < 1 || s->top_k > s->experts) {
         ptb_error("--top-k %" PRId64 " of --experts %" PRId64 ": a token goes to 1 to %" PRId64 " of them",
                   s->top_k, s->experts, s->experts);

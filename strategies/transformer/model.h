@@ -42,6 +42,16 @@ typedef struct {
     } on_phase;
 } ptb_model_config;
 
+// Where dropout is applied; its seed there (dropout.h) is a function of the configuration's seed, the step,
+// the unit and the place.
+typedef enum {
+    PTB_DROPOUT_EMBEDDING,   // output of the embedding
+    PTB_DROPOUT_ATTENTION,   // probabilities
+    PTB_DROPOUT_PROJECTION,  // what attention adds to the residual stream
+    PTB_DROPOUT_FEED_FORWARD // what the feed-forward adds
+} ptb_dropout_place;
+uint64_t ptb_model_dropout_seed(uint64_t seed, uint64_t step, size_t unit, ptb_dropout_place place);
+
 typedef struct ptb_model ptb_model;
 
 // Parameters [unit.count] in the compute type and gradients of one unit. tied_*: the token table
@@ -69,11 +79,13 @@ typedef struct {
 } ptb_microbatch;
 
 // USAGE, logged with the arithmetic, when the configuration is not possible; UNSUPPORTED when the kernels
-// lack the type; NO_MEMORY. Allocates ptb_model_memory() bytes and nothing later.
+// lack the type. Allocates nothing; device and stream may be NULL.
+ptb_status ptb_model_check(const ptb_model_config *config);
+// What ptb_model_check says; NO_MEMORY. Allocates ptb_model_memory() bytes and nothing later.
 ptb_status ptb_model_new(const ptb_model_config *config, ptb_model **model);
 void ptb_model_free(ptb_model *model);
-// Bytes that ptb_model_new will allocate, by category; see model_memory.c for the closed form. device and
-// stream may be NULL.
+// Bytes that ptb_model_new will allocate, by category, of a configuration that ptb_model_check passes; see
+// model_memory.c for the closed form. device and stream may be NULL.
 void ptb_model_memory(const ptb_model_config *config, uint64_t bytes[PTB_MEMORY_COUNT]);
 
 // Device memory [batch * sequence] that the slot's next forward reads; fill it on the stream. A negative

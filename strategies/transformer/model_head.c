@@ -1,0 +1,121 @@
+// The head: a norm, the product with [vocabulary, hidden], and the loss. Logits of all rows would be the
+// largest tensor of most models; so product, cross-entropy and the product's gradients go through a few rows
+// at a time, all in ptb_model_loss, and backward has only the norm left to do.
+#include "strategies/transformer/model_internal.h"
+
+ptb_status ptb_head_forward(const ptb_pass *p)
+{
+    return ptb_pass_norm(p, PTB_HEAD_NORM_GAIN, p->in, p->slot->norm, p->slot->norm_mean, p->slot->norm_rstd);
+}
+
+static bool is_tied(const ptb_pass *p)
+{
+    return p->m->config.layout->shape.tied;
+}
+
+static ptb_status logits_of(const ptb_pass *p, size_t first, size_t rows, float *out)
+{
+    return p->k->matmul(p->stream,
+                        &(ptb_matmul){.type = p->m->config.type,
+                                      .out = out,
+                                      .in = ptb_pass_at(p, p->slot->norm, first * p->m->w.hidden),
+                                      .weight = is_tied(p) ? p->memory->tied_parameters
+                                                           : ptb_pass_parameter(p, PTB_HEAD_WEIGHT),
+                                      .rows = rows,
+                                      .columns = p->m->w.vocabulary,
+                                      .inner = p->m->w.hidden,
+                                      .wide = true});
+}
+
+// Loss of the rows whose logits are there, and the gradient of those. The first rows write *loss unless it
+// adds.
+static ptb_status cross_entropy(const ptb_pass *p, size_t first, size_t rows, bool add, double *loss)
+{
+    const ptb_microbatch *b = &p->slot->microbatch;
+    return p->k->cross_entropy(p->stream, &(ptb_cross_entropy){.type = p->m->config.type,
+                                                               .logits = p->m->logits,
+                                                               .d_logits = p->m->d_logits,
+                                                               .targets = p->slot->targets + first,
+                                                               .losses = p->m->losses,
+                                                               .loss = loss,
+                                                               .factor = b->factor,
+                                                               .rows = rows,
+                                                               .vocabulary = p->m->w.vocabulary,
+                                                               .scale = b->scale,
+                                                               .accumulate = add});
+}
+
+// The weight's gradient first: the input's takes the place of the norm's output.
+static ptb_status product_backward(const ptb_pass *p, size_t first, size_t rows, bool add)
+{
+    void *norm = ptb_pass_at(p, p->slot->norm, first * p->m->w.hidden);
+    ptb_matmul_weight_gradient weight = {.type = p->m->config.type,
+                                         .d_weight = is_tied(p) ? p->memory->tied_gradients
+                                                                : ptb_pass_gradient(p, PTB_HEAD_WEIGHT),
+                                         .d_out = p->m->d_logits,
+                                         .in = norm,
+                                         .rows = rows,
+                                         .columns = p->m->w.vocabulary,
+                                         .inner = p->m->w.hidden,
+                                         .accumulate = add};
+    ptb_matmul_input_gradient input = {.type = p->m->config.type,
+                                       .d_in = norm,
+                                       .d_out = p->m->d_logits,
+                                       .weight = is_tied(p) ? p->memory->tied_parameters
+                                                            : ptb_pass_parameter(p, PTB_HEAD_WEIGHT),
+                                       .rows = rows,
+                                       .columns = p->m->w.vocabulary,
+                                       .inner = p->m->w.hidden};
+    PTB_TRY(p->k->matmul_weight_gradient(p->stream, &weight));
+    return p->k->matmul_input_gradient(p->stream, &input);
+}
+
+// *loss = the blocks' load-balancing losses (+ *loss when `add`)
+static ptb_status take_balance(const ptb_pass *p, bool add, double *loss)
+{
+    double *balance = p->slot->balance;
+    if (!add)
+        return ptb_stream_copy(p->stream, loss, balance, sizeof *loss);
+    return p->stream->ops->reduce(p->stream, PTB_F64, PTB_SUM, loss, loss, balance, 1);
+}
+
+static ptb_status tell_phase(const ptb_pass *p, ptb_phase phase)
+{
+    const ptb_model_config *c = &p->m->config;
+    return c->on_phase.call ? c->on_phase.call(c->on_phase.context, phase) : PTB_OK;
+}
+
+ptb_status ptb_head_loss(const ptb_pass *p, double *loss)
+{
+    bool add = p->accumulate, has_balance = p->m->w.experts && p->m->config.layout->shape.balance > 0;
+    PTB_TRY(tell_phase(p, PTB_PHASE_FORWARD));
+    if (has_balance)
+        PTB_TRY(take_balance(p, add, loss));
+    for (size_t first = 0, rows; first < p->m->w.rows; first += rows) {
+        rows = p->m->w.rows - first < p->m->w.loss_rows ? p->m->w.rows - first : p->m->w.loss_rows;
+        if (first > 0)
+            PTB_TRY(tell_phase(p, PTB_PHASE_FORWARD));
+        PTB_TRY(logits_of(p, first, rows, p->m->logits));
+        PTB_TRY(cross_entropy(p, first, rows, add || has_balance || first > 0, loss));
+        PTB_TRY(tell_phase(p, PTB_PHASE_BACKWARD));
+        PTB_TRY(product_backward(p, first, rows, add || first > 0));
+    }
+    return PTB_OK;
+}
+
+ptb_status ptb_head_logits(const ptb_pass *p, size_t first, size_t rows, float *logits)
+{
+    return logits_of(p, first, rows, logits);
+}
+
+ptb_status ptb_head_backward(const ptb_pass *p, const ptb_gradient_ready *ready)
+{
+    ptb_pass_norm_buffers norm = {.d_in = p->d_in,
+                                  .d_out = p->slot->norm,
+                                  .in = p->in,
+                                  .mean = p->slot->norm_mean,
+                                  .rstd = p->slot->norm_rstd};
+    if (p->parts & PTB_BACKWARD_INPUT)
+        PTB_TRY(ptb_pass_norm_backward(p, PTB_HEAD_NORM_GAIN, &norm));
+    return ready && p->parts & PTB_BACKWARD_WEIGHT ? ready->call(ready->context, p->number, 0) : PTB_OK;
+}

@@ -1,0 +1,154 @@
+// Shared by the files of the model: what it holds, and the steps that its units have in common. A new kind of
+// block is a file beside model_block.c and model_mixture.c, its buffers in model_memory.c.
+//
+// Widths: N rows of a microbatch, C hidden, A = heads * head_width, Q = (heads + 2 kv_heads) * head_width,
+// F feed_forward, G = 2 for SwiGLU, else 1; mixture of experts: E experts, K top_k, S slots that choices
+// take, f expert_hidden, s = shared_experts * f.
+#ifndef PTB_STRATEGIES_TRANSFORMER_MODEL_INTERNAL_H
+#define PTB_STRATEGIES_TRANSFORMER_MODEL_INTERNAL_H
+
+#include "strategies/transformer/model.h"
+
+// What a block keeps from forward to backward. Of a block that is recomputed all but `out` is shared with the
+// others.
+typedef struct {
+    void *norm1;                    /* [N, C] */
+    float *norm1_mean, *norm1_rstd; /* [N]; RMSNorm has no mean */
+    void *qkv;                      /* [N, Q] */
+    float *lse;                     /* [batch, heads, sequence] */
+    void *attention;                /* [N, A] */
+    void *middle;                   /* [N, C]: residual stream after attention */
+    void *norm2;                    /* [N, C] */
+    float *norm2_mean, *norm2_rstd; /* [N] */
+    void *up, *activated;           /* dense: [N, GF], [N, F]; mixture: [S, Gf], [S, f] */
+    void *out;                      /* [N, C]: residual stream after the block */
+    // Mixture.
+    float *probabilities;               /* [N, E] */
+    int32_t *expert, *slot;             /* [N, K] */
+    float *weight;                      /* [N, K] */
+    int32_t *offsets, *counts;          /* [E + 1], [E] */
+    void *dispatched;                   /* [S, C] */
+    void *expert_out;                   /* [S, C] */
+    void *shared_up, *shared_activated; /* [N, Gs], [N, s] */
+} ptb_block_state;
+
+// Gradients of the outputs of a block's linear layers, and of the residual stream. Shared by all blocks, and
+// partly the same memory, unless weight gradients are deferred.
+typedef struct {
+    void *d_out;        /* [N, C]: of the block's output */
+    void *d_middle;     /* [N, C]: of the stream between the halves */
+    void *d_feed;       /* [N, C]: of what the feed-forward adds; d_out without dropout */
+    void *d_projection; /* [N, C]: of what attention adds; d_middle without dropout */
+    void *d_up;         /* as up */
+    void *d_qkv;        /* [N, Q] */
+    void *d_router;     /* [N, E] */
+    void *d_expert_out; /* [S, C]; takes the place of expert_out where that is kept */
+    void *d_shared_up;  /* [N, Gs] */
+} ptb_block_gradients;
+
+// One microbatch.
+typedef struct {
+    ptb_microbatch microbatch;
+    int32_t *inputs, *targets, *starts; /* [N]; starts NULL: not packed */
+    double *balance;                    /* [1]: its load-balancing losses */
+    void *embedded;                     /* [N, C] */
+    ptb_block_state *block;             // [layers]
+    ptb_block_gradients *gradients;     // [layers]
+    void *norm;                         /* [N, C]: input of the head's product, after the loss its gradient */
+    float *norm_mean, *norm_rstd;       /* [N] */
+    void *d_embedded;                   /* [N, C] */
+} ptb_slot;
+
+typedef struct {
+    size_t rows, hidden, attention, qkv, up, activated, heads; // N, C, A, Q, GF, F
+    size_t experts, top_k, capacity, slots;                    // capacity 0: dropless
+    size_t expert_up, expert_activated, shared_up, shared_activated;
+    size_t vocabulary, loss_rows;
+    size_t element; // bytes of the compute type
+} ptb_model_widths;
+
+struct ptb_model {
+    ptb_model_config config; // no value that stands for another
+    ptb_model_widths w;
+    ptb_slot *slot;                     // [slots]
+    ptb_block_state *states;            // [slots * layers], behind the slots' pointers
+    ptb_block_gradients *all_gradients; // [slots * layers]
+    // Scratch.
+    float *logits;   /* [loss_rows, vocabulary] */
+    void *d_logits;  /* [loss_rows, vocabulary]; logits in f32 */
+    float *losses;   /* [loss_rows] */
+    void *d_norm;    /* [N, C] */
+    void *d_inner;   /* [N, A], [N, F], [S, C], [S, f] or [N, s], one after the other */
+    float *d_weight; /* [N, K] */
+    void *attention_workspace;
+    void *activations, *workspace; // the two allocations that everything lies in
+};
+
+// A unit's forward or backward for one microbatch.
+typedef struct {
+    ptb_model *m;
+    ptb_slot *slot;
+    size_t number; // of the unit
+    const ptb_unit *unit;
+    const ptb_unit_memory *memory;
+    int parts; // of backward
+    bool accumulate;
+    const ptb_kernels *k;
+    ptb_stream *stream;
+    // Of a block.
+    ptb_block_state *state;
+    ptb_block_gradients *g;
+    const void *in; /* [N, C]: output of the unit before */
+    void *d_in;     /* [N, C] */
+} ptb_pass;
+
+// model_memory.c
+ptb_model_widths ptb_model_widths_of(const ptb_model_config *config);
+// Sets all pointers of the model into its two allocations; NULL memory: only counts. Both sizes in bytes.
+void ptb_model_place(ptb_model *model, size_t *activation_bytes, size_t *workspace_bytes);
+bool ptb_model_recomputes(const ptb_model *model, size_t block);
+
+// model_pass.c: NULL where the unit has no tensor of the role.
+const void *ptb_pass_parameter(const ptb_pass *p, ptb_tensor_role role);
+float *ptb_pass_gradient(const ptb_pass *p, ptb_tensor_role role);
+// base + elements of the compute type
+void *ptb_pass_at(const ptb_pass *p, void *base, size_t elements);
+// A linear layer with its bias, if it has one; offsets of the experts' rows, NULL: a plain layer.
+typedef struct {
+    ptb_tensor_role weight;
+    size_t rows;
+    const int32_t *offsets;
+} ptb_pass_layer;
+ptb_status ptb_pass_linear(const ptb_pass *p, ptb_pass_layer layer, const void *in, const void *residual,
+                           void *out);
+// Those parts of its gradients that the pass is for; add: to d_in.
+ptb_status ptb_pass_linear_backward(const ptb_pass *p, ptb_pass_layer layer, const void *d_out,
+                                    const void *in, void *d_in, bool add);
+ptb_status ptb_pass_norm(const ptb_pass *p, ptb_tensor_role gain, const void *in, void *out, float *mean,
+                         float *rstd);
+// What a norm's gradient is made of; residual is added to d_in.
+typedef struct {
+    void *d_in;
+    const void *d_out, *in, *residual;
+    const float *mean, *rstd;
+} ptb_pass_norm_buffers;
+ptb_status ptb_pass_norm_backward(const ptb_pass *p, ptb_tensor_role gain, const ptb_pass_norm_buffers *b);
+ptb_status ptb_pass_activation(const ptb_pass *p, size_t rows, size_t width, const void *in, void *out);
+ptb_status ptb_pass_activation_backward(const ptb_pass *p, size_t rows, size_t width, const void *d_out,
+                                        const void *in, void *d_in);
+ptb_status ptb_pass_dropout(const ptb_pass *p, ptb_dropout_place place, const void *in, const void *residual,
+                            void *out);
+
+// model_block.c, model_mixture.c, model_head.c, model_flops.c
+ptb_status ptb_block_forward(const ptb_pass *p);
+ptb_status ptb_block_backward(const ptb_pass *p, const ptb_gradient_ready *ready);
+ptb_attention_shape ptb_block_attention_shape(const ptb_model_config *config);
+// The feed-forward half of a mixture, from norm2 on. again: only what backward needs is computed anew.
+ptb_status ptb_mixture_forward(const ptb_pass *p, bool again);
+ptb_status ptb_mixture_backward(const ptb_pass *p); // up to d_norm
+ptb_status ptb_head_forward(const ptb_pass *p);
+ptb_status ptb_head_logits(const ptb_pass *p, size_t first, size_t rows, float *logits);
+ptb_status ptb_head_loss(const ptb_pass *p, double *loss);
+ptb_status ptb_head_backward(const ptb_pass *p, const ptb_gradient_ready *ready);
+
+#endif

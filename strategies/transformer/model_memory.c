@@ -1,0 +1,285 @@
+// Where a model's buffers lie in its two allocations, and so how large those are. The same code counts and
+// places, so the prediction cannot differ from what is allocated.
+//
+// Closed form, with the letters of model_internal.h, e bytes of the compute type, M slots (microbatches) and
+// L blocks; every buffer is rounded up to 64 bytes. Activations:
+//
+//   a slot       N (4 + 4, + 4 packed) + 8 with a balance loss + e N C (embedded)
+//                + e N C (the head's norm) + N (8 LayerNorm, 4 RMSNorm) + e N C (gradient of the stream)
+//   a block      dense    e N (5 C + Q + A + G F + F) + 4 N (heads + 4 LayerNorm, + 2 RMSNorm)
+//                mixture  e (N (5 C + Q + A + G s + s) + S (2 C + G f + f))
+//                         + 4 (N (heads + 4 or 2 + E + 3 K) + 2 E + 1)
+//   of it        selective recomputation keeps e N A + 4 N heads once for all blocks, full recomputation
+//                everything but e N C (its output)
+//   deferred     e (N (2 C + Q, + 2 C with dropout) + dense N G F, mixture N (E + G s) + S G f) a block, and
+//                e S C where a mixture is recomputed in full
+//
+// so that activations are about M (L x block + slot) + one block where blocks are recomputed. GPT-2 in f32
+// keeps 4 N (16 C + 4 C x 0 + ...) = N (68 C + 4 heads + 16) bytes a block: 5 C + 3 C + C + 4 C + 4 C = 17 C
+// elements, where Korthikanti et al. count 34 C bytes in 16-bit types with dropout masks (ours are drawn
+// again) and with the scores that blockwise attention never has.
+//
+// Workspace: the logits of some rows (4 B each, + e in 16-bit types), losses, e N C (gradient of a norm's
+// output), e max(N A, N F for SwiGLU, S C, S f, N s), without `deferred` the gradients above once (those of
+// up and qkv in one place), 4 N K for a mixture, and attention's workspace.
+#include "strategies/transformer/model_internal.h"
+
+#include <math.h>
+
+// Hands out 64-byte aligned pieces; without memory it only counts.
+typedef struct {
+    char *memory;
+    size_t used;
+} arena;
+
+static void *piece(arena *a, size_t elements, size_t element_bytes)
+{
+    void *p = a->memory ? a->memory + a->used : NULL;
+    a->used += (elements * element_bytes + 63) / 64 * 64;
+    return elements ? p : NULL;
+}
+
+static size_t largest(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static void add_mixture_widths(ptb_model_widths *w, const ptb_model_shape *s, size_t gates)
+{
+    w->experts = (size_t)s->experts;
+    w->top_k = (size_t)s->top_k;
+    w->expert_activated = (size_t)s->expert_hidden;
+    w->expert_up = gates * w->expert_activated;
+    w->shared_activated = (size_t)(s->shared_experts * s->expert_hidden);
+    w->shared_up = gates * w->shared_activated;
+    size_t choices = w->rows * w->top_k;
+    w->slots = choices;
+    if (s->capacity_factor > 0) {
+        double capacity = ceil(s->capacity_factor * (double)choices / (double)s->experts);
+        w->capacity = capacity < (double)w->rows ? (size_t)capacity : w->rows; // a row chooses an expert once
+        w->slots = w->capacity * w->experts < choices ? w->capacity * w->experts : choices;
+    }
+}
+
+ptb_model_widths ptb_model_widths_of(const ptb_model_config *config)
+{
+    const ptb_model_shape *s = &config->layout->shape;
+    size_t gates = s->activation == PTB_SWIGLU ? 2 : 1, rows = (size_t)(config->batch * s->sequence);
+    ptb_model_widths w = {.rows = rows,
+                          .hidden = (size_t)s->hidden,
+                          .attention = (size_t)(s->heads * s->head_width),
+                          .qkv = (size_t)((s->heads + 2 * s->kv_heads) * s->head_width),
+                          .up = gates * (size_t)s->feed_forward,
+                          .activated = (size_t)s->feed_forward,
+                          .heads = (size_t)s->heads,
+                          .vocabulary = (size_t)s->vocabulary,
+                          .element = ptb_dtype_size(config->type)};
+    if (s->experts)
+        add_mixture_widths(&w, s, gates);
+    size_t asked = config->loss_rows ? (size_t)config->loss_rows : rows / 2 < 256 ? rows / 2 : 256;
+    w.loss_rows = asked < 1 ? 1 : asked < rows ? asked : rows;
+    return w;
+}
+
+bool ptb_model_recomputes(const ptb_model *m, size_t block)
+{
+    const ptb_model_config *c = &m->config;
+    return c->recompute != PTB_RECOMPUTE_NONE && block % (size_t)c->recompute_every == 0;
+}
+
+static bool recomputes_all(const ptb_model *m, size_t block)
+{
+    return m->config.recompute == PTB_RECOMPUTE_FULL && ptb_model_recomputes(m, block);
+}
+
+static bool is_mixture(const ptb_model *m, size_t block)
+{
+    return m->config.layout->unit[block + 1].mixture;
+}
+
+// What attention makes.
+static void place_attention(const ptb_model *m, arena *a, ptb_block_state *b)
+{
+    b->attention = piece(a, m->w.rows * m->w.attention, m->w.element);
+    b->lse = piece(a, m->w.rows * m->w.heads, sizeof *b->lse);
+}
+
+static void place_norm(const ptb_model *m, arena *a, void **out, float **mean, float **rstd)
+{
+    bool has_mean = m->config.layout->shape.norm == PTB_LAYER_NORM;
+    *out = piece(a, m->w.rows * m->w.hidden, m->w.element);
+    *mean = piece(a, has_mean ? m->w.rows : 0, sizeof **mean);
+    *rstd = piece(a, m->w.rows, sizeof **rstd);
+}
+
+static void place_mixture(const ptb_model *m, arena *a, ptb_block_state *b)
+{
+    const ptb_model_widths *w = &m->w;
+    size_t e = w->element, choices = w->rows * w->top_k;
+    b->probabilities = piece(a, w->rows * w->experts, sizeof *b->probabilities);
+    b->expert = piece(a, choices, sizeof *b->expert);
+    b->weight = piece(a, choices, sizeof *b->weight);
+    b->slot = piece(a, choices, sizeof *b->slot);
+    b->offsets = piece(a, w->experts + 1, sizeof *b->offsets);
+    b->counts = piece(a, w->experts, sizeof *b->counts);
+    b->dispatched = piece(a, w->slots * w->hidden, e);
+    b->up = piece(a, w->slots * w->expert_up, e);
+    b->activated = piece(a, w->slots * w->expert_activated, e);
+    b->expert_out = piece(a, w->slots * w->hidden, e);
+    b->shared_up = piece(a, w->rows * w->shared_up, e);
+    b->shared_activated = piece(a, w->rows * w->shared_activated, e);
+}
+
+// The rest, but for the block's output.
+static void place_inner(const ptb_model *m, arena *a, bool mixture, ptb_block_state *b)
+{
+    const ptb_model_widths *w = &m->w;
+    size_t n = w->rows, e = w->element;
+    place_norm(m, a, &b->norm1, &b->norm1_mean, &b->norm1_rstd);
+    b->qkv = piece(a, n * w->qkv, e);
+    b->middle = piece(a, n * w->hidden, e);
+    place_norm(m, a, &b->norm2, &b->norm2_mean, &b->norm2_rstd);
+    if (mixture) {
+        place_mixture(m, a, b);
+        return;
+    }
+    b->up = piece(a, n * w->up, e);
+    b->activated = piece(a, n * w->activated, e);
+}
+
+// What recomputed blocks share; one place for both kinds of block.
+static void place_recomputed(const ptb_model *m, arena *a, ptb_block_state shared[2])
+{
+    bool needed[2] = {false, false};
+    for (size_t b = 0; b < (size_t)m->config.layout->shape.layers; b++)
+        needed[is_mixture(m, b)] |= ptb_model_recomputes(m, b);
+    size_t start = a->used, end = start;
+    for (int mixture = 0; mixture < 2; mixture++) {
+        if (!needed[mixture])
+            continue;
+        a->used = start;
+        place_attention(m, a, &shared[mixture]);
+        if (m->config.recompute == PTB_RECOMPUTE_FULL)
+            place_inner(m, a, mixture, &shared[mixture]);
+        end = largest(end, a->used);
+    }
+    a->used = end;
+}
+
+static void place_state(const ptb_model *m, arena *a, size_t block, const ptb_block_state shared[2],
+                        ptb_block_state *b)
+{
+    bool mixture = is_mixture(m, block);
+    *b = (ptb_block_state){0};
+    if (ptb_model_recomputes(m, block))
+        *b = shared[mixture];
+    else
+        place_attention(m, a, b);
+    if (!recomputes_all(m, block))
+        place_inner(m, a, mixture, b);
+    b->out = piece(a, m->w.rows * m->w.hidden, m->w.element);
+}
+
+// Gradients of one block that are kept for its weights.
+static void place_deferred(const ptb_model *m, arena *a, size_t block, ptb_block_gradients *g)
+{
+    const ptb_model_widths *w = &m->w;
+    size_t n = w->rows, e = w->element, narrow = n * w->hidden;
+    bool mixture = is_mixture(m, block), drops = m->config.layout->shape.dropout > 0;
+    *g = (ptb_block_gradients){.d_out = piece(a, narrow, e), .d_middle = piece(a, narrow, e)};
+    g->d_feed = drops ? piece(a, narrow, e) : g->d_out;
+    g->d_projection = drops ? piece(a, narrow, e) : g->d_middle;
+    g->d_qkv = piece(a, n * w->qkv, e);
+    g->d_up = piece(a, mixture ? w->slots * w->expert_up : n * w->up, e);
+    if (mixture) {
+        g->d_router = piece(a, n * w->experts, e);
+        g->d_shared_up = piece(a, n * w->shared_up, e);
+        if (recomputes_all(m, block))
+            g->d_expert_out = piece(a, w->slots * w->hidden, e);
+    }
+}
+
+// Gradients that all blocks share when nothing is deferred, but for those of the residual stream.
+static void place_scratch(const ptb_model *m, arena *a, ptb_block_gradients *g)
+{
+    const ptb_model_widths *w = &m->w;
+    const ptb_model_shape *s = &m->config.layout->shape;
+    size_t n = w->rows, e = w->element;
+    bool dense = !s->experts || s->dense_layers;
+    size_t wide = largest(n * w->qkv, largest(dense ? n * w->up : 0, w->slots * w->expert_up));
+    g->d_up = g->d_qkv = piece(a, wide, e);
+    if (s->dropout > 0)
+        g->d_feed = g->d_projection = piece(a, n * w->hidden, e);
+    if (s->experts) {
+        g->d_router = piece(a, n * w->experts, e);
+        g->d_shared_up = piece(a, n * w->shared_up, e);
+    }
+}
+
+static void place_workspace(ptb_model *m, arena *a, ptb_block_gradients *scratch)
+{
+    const ptb_model_widths *w = &m->w;
+    const ptb_model_shape *s = &m->config.layout->shape;
+    size_t n = w->rows, logits = w->loss_rows * w->vocabulary;
+    m->logits = piece(a, logits, sizeof *m->logits);
+    m->d_logits = m->config.type == PTB_F32 ? m->logits : piece(a, logits, w->element);
+    m->losses = piece(a, w->loss_rows, sizeof *m->losses);
+    m->d_norm = piece(a, n * w->hidden, w->element);
+    bool gated = s->activation == PTB_SWIGLU && (!s->experts || s->dense_layers);
+    size_t inner = largest(n * w->attention, gated ? n * w->activated : 0);
+    inner = largest(inner, w->slots * (s->experts ? largest(w->hidden, w->expert_activated) : 0));
+    m->d_inner = piece(a, largest(inner, n * w->shared_activated), w->element);
+    m->d_weight = piece(a, n * w->top_k, sizeof *m->d_weight);
+    if (!m->config.deferred)
+        place_scratch(m, a, scratch);
+    ptb_attention_shape shape = ptb_block_attention_shape(&m->config);
+    m->attention_workspace = piece(a, m->config.kernels->attention_workspace(&shape, m->config.threads), 1);
+}
+
+static void place_slot(const ptb_model *m, arena *a, const ptb_block_state shared[2],
+                       const ptb_block_gradients *scratch, ptb_slot *slot)
+{
+    const ptb_model_shape *s = &m->config.layout->shape;
+    size_t n = m->w.rows, e = m->w.element, narrow = n * m->w.hidden;
+    slot->inputs = piece(a, n, sizeof *slot->inputs);
+    slot->targets = piece(a, n, sizeof *slot->targets);
+    slot->starts = piece(a, m->config.packed ? n : 0, sizeof *slot->starts);
+    slot->balance = piece(a, s->experts && s->balance > 0 ? 1 : 0, sizeof *slot->balance);
+    slot->embedded = piece(a, narrow, e);
+    place_norm(m, a, &slot->norm, &slot->norm_mean, &slot->norm_rstd);
+    slot->d_embedded = piece(a, narrow, e);
+    for (size_t b = 0; b < (size_t)s->layers; b++) {
+        ptb_block_state state;
+        ptb_block_gradients g;
+        place_state(m, a, b, shared, &state);
+        if (m->config.deferred) {
+            place_deferred(m, a, b, &g);
+        } else {
+            g = *scratch; // the residual stream's gradient is one buffer that every block changes
+            g.d_out = g.d_middle = slot->d_embedded;
+            g.d_feed = g.d_feed ? g.d_feed : g.d_out;
+            g.d_projection = g.d_projection ? g.d_projection : g.d_middle;
+        }
+        if (!g.d_expert_out)
+            g.d_expert_out = state.expert_out;
+        if (!slot->block)
+            continue;
+        slot->block[b] = state;
+        slot->gradients[b] = g;
+    }
+}
+
+void ptb_model_place(ptb_model *m, size_t *activation_bytes, size_t *workspace_bytes)
+{
+    arena activations = {m->activations, 0}, workspace = {m->workspace, 0};
+    ptb_block_state shared[2] = {{0}, {0}};
+    ptb_block_gradients scratch = {0};
+    place_workspace(m, &workspace, &scratch);
+    place_recomputed(m, &activations, shared);
+    for (int i = 0; i < m->config.slots; i++) {
+        ptb_slot count_only = {0};
+        place_slot(m, &activations, shared, &scratch, m->slot ? &m->slot[i] : &count_only);
+    }
+    *activation_bytes = activations.used;
+    *workspace_bytes = workspace.used;
+}

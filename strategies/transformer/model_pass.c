@@ -1,0 +1,170 @@
+// Steps that units have in common: a linear layer, a norm, an activation, dropout, each with its gradient.
+#include "strategies/transformer/model_internal.h"
+
+#include "core/random.h"
+
+uint64_t ptb_model_dropout_seed(uint64_t seed, uint64_t step, size_t unit, ptb_dropout_place place)
+{
+    return ptb_random_u64(seed, step, (uint64_t)unit << 8 | place);
+}
+
+const void *ptb_pass_parameter(const ptb_pass *p, ptb_tensor_role role)
+{
+    const ptb_tensor *t = ptb_unit_tensor(p->unit, role);
+    return t ? (const char *)p->memory->parameters + t->first * p->m->w.element : NULL;
+}
+
+float *ptb_pass_gradient(const ptb_pass *p, ptb_tensor_role role)
+{
+    const ptb_tensor *t = ptb_unit_tensor(p->unit, role);
+    return t ? p->memory->gradients + t->first : NULL;
+}
+
+void *ptb_pass_at(const ptb_pass *p, void *base, size_t elements)
+{
+    return (char *)base + elements * p->m->w.element;
+}
+
+// PTB_ROLE_COUNT: a layer without.
+static ptb_tensor_role bias_of(ptb_tensor_role weight)
+{
+    switch (weight) {
+    case PTB_BLOCK_QKV_WEIGHT:
+        return PTB_BLOCK_QKV_BIAS;
+    case PTB_BLOCK_PROJECTION_WEIGHT:
+        return PTB_BLOCK_PROJECTION_BIAS;
+    case PTB_BLOCK_UP_WEIGHT:
+        return PTB_BLOCK_UP_BIAS;
+    case PTB_BLOCK_DOWN_WEIGHT:
+        return PTB_BLOCK_DOWN_BIAS;
+    default:
+        return PTB_ROLE_COUNT;
+    }
+}
+
+ptb_status ptb_pass_linear(const ptb_pass *p, ptb_pass_layer layer, const void *in, const void *residual,
+                           void *out)
+{
+    const ptb_tensor *w = ptb_unit_tensor(p->unit, layer.weight);
+    ptb_tensor_role bias = bias_of(layer.weight);
+    return p->k->matmul(p->stream,
+                        &(ptb_matmul){.type = p->m->config.type,
+                                      .out = out,
+                                      .in = in,
+                                      .weight = ptb_pass_parameter(p, layer.weight),
+                                      .bias = bias == PTB_ROLE_COUNT ? NULL : ptb_pass_parameter(p, bias),
+                                      .residual = residual,
+                                      .rows = layer.rows,
+                                      .columns = w->rows,
+                                      .inner = w->columns,
+                                      .groups = layer.offsets ? w->matrices : 0,
+                                      .offsets = layer.offsets,
+                                      .wide = layer.weight == PTB_BLOCK_ROUTER_WEIGHT});
+}
+
+ptb_status ptb_pass_linear_backward(const ptb_pass *p, ptb_pass_layer layer, const void *d_out,
+                                    const void *in, void *d_in, bool add)
+{
+    const ptb_tensor *w = ptb_unit_tensor(p->unit, layer.weight);
+    ptb_tensor_role bias = bias_of(layer.weight);
+    ptb_matmul_input_gradient input = {.type = p->m->config.type,
+                                       .d_in = d_in,
+                                       .d_out = d_out,
+                                       .weight = ptb_pass_parameter(p, layer.weight),
+                                       .rows = layer.rows,
+                                       .columns = w->rows,
+                                       .inner = w->columns,
+                                       .groups = layer.offsets ? w->matrices : 0,
+                                       .offsets = layer.offsets,
+                                       .accumulate = add};
+    ptb_matmul_weight_gradient weight = {.type = p->m->config.type,
+                                         .d_weight = ptb_pass_gradient(p, layer.weight),
+                                         .d_bias = bias == PTB_ROLE_COUNT ? NULL : ptb_pass_gradient(p, bias),
+                                         .d_out = d_out,
+                                         .in = in,
+                                         .rows = layer.rows,
+                                         .columns = w->rows,
+                                         .inner = w->columns,
+                                         .groups = layer.offsets ? w->matrices : 0,
+                                         .offsets = layer.offsets,
+                                         .accumulate = p->accumulate};
+    if (p->parts & PTB_BACKWARD_INPUT)
+        PTB_TRY(p->k->matmul_input_gradient(p->stream, &input));
+    return p->parts & PTB_BACKWARD_WEIGHT ? p->k->matmul_weight_gradient(p->stream, &weight) : PTB_OK;
+}
+
+ptb_status ptb_pass_norm(const ptb_pass *p, ptb_tensor_role gain, const void *in, void *out, float *mean,
+                         float *rstd)
+{
+    return p->k->norm(p->stream, &(ptb_norm){.type = p->m->config.type,
+                                             .out = out,
+                                             .mean = mean,
+                                             .rstd = rstd,
+                                             .in = in,
+                                             .gain = ptb_pass_parameter(p, gain),
+                                             .bias = ptb_pass_parameter(p, (ptb_tensor_role)(gain + 1)),
+                                             .rows = p->m->w.rows,
+                                             .width = p->m->w.hidden,
+                                             .epsilon = (float)p->m->config.layout->shape.epsilon});
+}
+
+ptb_status ptb_pass_norm_backward(const ptb_pass *p, ptb_tensor_role gain, const ptb_pass_norm_buffers *b)
+{
+    return p->k->norm_gradient(
+        p->stream, &(ptb_norm_gradient){.type = p->m->config.type,
+                                        .d_in = b->d_in,
+                                        .d_gain = ptb_pass_gradient(p, gain),
+                                        .d_bias = ptb_pass_gradient(p, (ptb_tensor_role)(gain + 1)),
+                                        .d_out = b->d_out,
+                                        .in = b->in,
+                                        .mean = b->mean,
+                                        .rstd = b->rstd,
+                                        .gain = ptb_pass_parameter(p, gain),
+                                        .residual = b->residual,
+                                        .rows = p->m->w.rows,
+                                        .width = p->m->w.hidden,
+                                        .accumulate = p->accumulate});
+}
+
+ptb_status ptb_pass_activation(const ptb_pass *p, size_t rows, size_t width, const void *in, void *out)
+{
+    return p->k->activation(p->stream, &(ptb_activation){.type = p->m->config.type,
+                                                         .out = out,
+                                                         .in = in,
+                                                         .rows = rows,
+                                                         .width = width,
+                                                         .kind = p->m->config.layout->shape.activation});
+}
+
+ptb_status ptb_pass_activation_backward(const ptb_pass *p, size_t rows, size_t width, const void *d_out,
+                                        const void *in, void *d_in)
+{
+    return p->k->activation_gradient(
+        p->stream, &(ptb_activation_gradient){.type = p->m->config.type,
+                                              .d_in = d_in,
+                                              .d_out = d_out,
+                                              .in = in,
+                                              .rows = rows,
+                                              .width = width,
+                                              .kind = p->m->config.layout->shape.activation});
+}
+
+ptb_status ptb_pass_dropout(const ptb_pass *p, ptb_dropout_place place, const void *in, const void *residual,
+                            void *out)
+{
+    const ptb_model_config *c = &p->m->config;
+    size_t length = (size_t)c->layout->shape.sequence;
+    uint64_t step = p->slot->microbatch.step;
+    return p->k->dropout(p->stream,
+                         &(ptb_dropout){.type = c->type,
+                                        .out = out,
+                                        .in = in,
+                                        .residual = residual,
+                                        .rows = p->m->w.rows,
+                                        .width = p->m->w.hidden,
+                                        .length = length,
+                                        .total_length = length,
+                                        .sequence = p->slot->microbatch.sequence,
+                                        .seed = ptb_model_dropout_seed(c->seed, step, p->number, place),
+                                        .rate = (float)c->layout->shape.dropout});
+}
