@@ -54,6 +54,35 @@ static void test_generator(void **state)
     ptb_tokens_close(other);
 }
 
+// Packed documents of the generator: what crosses none is as any text, and what does is not counted.
+static void test_packed(void **state)
+{
+    (void)state;
+    ptb_tokens *tokens;
+    ptb_tokens_config config = {.seed = 1, .length = LENGTH, .vocabulary = 64, .pack = true};
+    assert_int_equal(ptb_tokens_open(&config, &tokens), PTB_OK);
+    assert_int_equal(ptb_tokens_windows(tokens), UINT64_MAX);
+    uint64_t documents = 0, counted = 0;
+    for (uint64_t index = 0; index < 1000; index++) {
+        int32_t inputs[LENGTH], targets[LENGTH], start[LENGTH];
+        assert_int_equal(ptb_tokens_sequence(tokens, index, inputs, targets, start), PTB_OK);
+        assert_int_equal(start[0], 0);
+        for (int i = 0; i < LENGTH; i++) {
+            counted += targets[i] >= 0;
+            if (i + 1 == LENGTH)
+                continue;
+            bool is_cut = start[i + 1] == i + 1;
+            documents += is_cut;
+            assert_int_equal(targets[i], is_cut ? -1 : inputs[i + 1]);
+            if (!is_cut)
+                assert_int_equal(start[i + 1], start[i]);
+        }
+    }
+    assert_in_range(documents, 1000 * (LENGTH - 1) / 4 * 0.9, 1000 * (LENGTH - 1) / 4 * 1.1);
+    assert_int_equal(ptb_tokens_counted(tokens, 0, 1000), counted);
+    ptb_tokens_close(tokens);
+}
+
 // What is there to learn: entropies (nats) of a symbol alone and given the one before it fall well below ln
 // 64 and below each other.
 static void test_structure(void **state)
@@ -152,10 +181,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_generator),
-        cmocka_unit_test(test_structure),
-        cmocka_unit_test(test_file),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_generator), cmocka_unit_test(test_packed),  cmocka_unit_test(test_structure),
+        cmocka_unit_test(test_file),      cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
