@@ -1,0 +1,194 @@
+// Token and position embedding and its gradient against loops in double precision.
+#include "tests/unit/kernels_rows.h"
+
+enum { VOCABULARY = 7, POSITIONS = 9, SEQUENCE = 4, ROWS = 8, OFFSET = 3 };
+static const int32_t tokens[ROWS] = {4, 0, 1, 4, 4, 2, 0, 0}; // 3, 5 and 6 never
+static const int32_t starts[ROWS] = {0, 0, 2, 2, 1, 1, 4, 5}; // documents of a packed batch
+
+typedef struct {
+    array table, positions, out, d_out, d_table, d_positions;
+    const int32_t *start;
+    size_t width;
+    bool has_positions;
+} embedding_arrays;
+
+static embedding_arrays make_arrays(bag *b, ptb_dtype type, size_t width)
+{
+    return (embedding_arrays){
+        .table = array_numbers(b, type, VOCABULARY * width, 1),
+        .positions = array_numbers(b, type, POSITIONS * width, 2),
+        .out = array_new(b, type, ROWS * width),
+        .d_out = array_numbers(b, type, ROWS * width, 3),
+        .d_table = array_numbers(b, PTB_F32, VOCABULARY * width, 4),
+        .d_positions = array_numbers(b, PTB_F32, POSITIONS * width, 5),
+        .start = starts,
+        .width = width,
+        .has_positions = true,
+    };
+}
+
+static size_t position_of(const embedding_arrays *a, size_t r)
+{
+    return OFFSET + r % SEQUENCE - (a->start ? (size_t)a->start[r] : 0);
+}
+
+static void run_forward(fixture *f, const embedding_arrays *a)
+{
+    ptb_embedding args = {.out = a->out.data,
+                          .tokens = tokens,
+                          .start = a->start,
+                          .table = a->table.data,
+                          .positions = a->has_positions ? a->positions.data : NULL,
+                          .rows = ROWS,
+                          .sequence = SEQUENCE,
+                          .width = a->width,
+                          .position_offset = OFFSET,
+                          .type = a->table.type};
+    finish(f, f->kernels->embedding(f->stream, &args));
+}
+
+static void run_backward(fixture *f, const embedding_arrays *a, bool accumulate_table,
+                         bool accumulate_positions)
+{
+    ptb_embedding_gradient args = {.d_table = a->d_table.data,
+                                   .d_positions = a->has_positions ? a->d_positions.data : NULL,
+                                   .d_out = a->d_out.data,
+                                   .tokens = tokens,
+                                   .start = a->start,
+                                   .rows = ROWS,
+                                   .sequence = SEQUENCE,
+                                   .width = a->width,
+                                   .vocabulary = VOCABULARY,
+                                   .positions = POSITIONS,
+                                   .position_offset = OFFSET,
+                                   .type = a->d_out.type,
+                                   .accumulate_table = accumulate_table,
+                                   .accumulate_positions = accumulate_positions};
+    finish(f, f->kernels->embedding_gradient(f->stream, &args));
+}
+
+static void check_embedding(fixture *f, ptb_dtype type, size_t width, bool packed, bool positions)
+{
+    for (int accumulate = 0; accumulate < 4; accumulate++) {
+        bool keep_table = accumulate & 1, keep_positions = accumulate & 2;
+        bag b = {.f = f};
+        embedding_arrays a = make_arrays(&b, type, width);
+        a.start = packed ? starts : NULL, a.has_positions = positions;
+        double *out = bag_bytes(&b, ROWS * width * sizeof *out);
+        double *d_table = array_doubles(&b, a.d_table), *d_positions = array_doubles(&b, a.d_positions);
+        for (size_t i = 0; i < VOCABULARY * width; i++)
+            d_table[i] *= keep_table;
+        for (size_t i = 0; i < POSITIONS * width; i++)
+            d_positions[i] *= keep_positions;
+        array positions0 = array_copy(&b, a.d_positions);
+        for (size_t r = 0; r < ROWS; r++)
+            for (size_t c = 0; c < width; c++) {
+                size_t p = position_of(&a, r) * width + c, v = (size_t)tokens[r] * width + c,
+                       i = r * width + c;
+                out[i] = array_at(a.table, v) + (positions ? array_at(a.positions, p) : 0);
+                d_table[v] += array_at(a.d_out, i);
+                d_positions[p] += array_at(a.d_out, i);
+            }
+        run_forward(f, &a);
+        run_backward(f, &a, keep_table, keep_positions);
+        assert_close("embedding", a.out, out, 1e-3);
+        assert_close("d_table", a.d_table, d_table, 1e-1);
+        if (positions)
+            assert_close("d_positions", a.d_positions, d_positions, 1e-1);
+        else
+            assert_true(array_equal(positions0, a.d_positions)); // not touched
+        bag_release(&b);
+    }
+}
+
+static void test_embedding(void **state)
+{
+    static const size_t widths[] = {1, 3, 17, 768};
+    for (size_t t = 0; t < LENGTH(compute_types); t++)
+        for (size_t i = 0; i < LENGTH(widths); i++)
+            for (int options = 0; options < 4; options++)
+                check_embedding(*state, compute_types[t], widths[i], options & 1, options & 2);
+}
+
+typedef struct {
+    const embedding_arrays *a;
+    double *table, *positions;
+} embedding_reference;
+
+// Sum of d_out * out.
+static double objective(void *context)
+{
+    const embedding_reference *e = context;
+    size_t width = e->a->width;
+    double sum = 0;
+    for (size_t r = 0; r < ROWS; r++)
+        for (size_t c = 0; c < width; c++)
+            sum += array_at(e->a->d_out, r * width + c) *
+                   (e->table[(size_t)tokens[r] * width + c] + e->positions[position_of(e->a, r) * width + c]);
+    return sum;
+}
+
+static void test_differences(void **state)
+{
+    bag b = {.f = *state};
+    embedding_arrays a = make_arrays(&b, PTB_F32, 5);
+    embedding_reference e = {&a, array_doubles(&b, a.table), array_doubles(&b, a.positions)};
+    double d_table[VOCABULARY * 5], d_positions[POSITIONS * 5];
+    differences(objective, &e, e.table, LENGTH(d_table), d_table);
+    differences(objective, &e, e.positions, LENGTH(d_positions), d_positions);
+    run_backward(*state, &a, false, false);
+    assert_close("d_table", a.d_table, d_table, 0);
+    assert_close("d_positions", a.d_positions, d_positions, 0);
+    bag_release(&b);
+}
+
+// Thousands of rows share few tokens: their order in a sum is the rows' own.
+static size_t run_threads(bag *b, ptb_dtype type, array *results)
+{
+    enum { MANY = 400, WIDTH = 90 };
+    int32_t *many = bag_bytes(b, MANY * sizeof *many);
+    for (size_t r = 0; r < MANY; r++)
+        many[r] = (int32_t)(ptb_random_u64(1, 2, r) % VOCABULARY);
+    array table = array_numbers(b, type, VOCABULARY * WIDTH, 1),
+          d_out = array_numbers(b, type, MANY * WIDTH, 2);
+    array positions = array_numbers(b, type, POSITIONS * WIDTH, 3);
+    array all[] = {array_new(b, type, MANY * WIDTH), array_new(b, PTB_F32, VOCABULARY * WIDTH),
+                   array_new(b, PTB_F32, POSITIONS * WIDTH)};
+    ptb_embedding forward = {.out = all[0].data,
+                             .tokens = many,
+                             .table = table.data,
+                             .positions = positions.data,
+                             .rows = MANY,
+                             .sequence = POSITIONS,
+                             .width = WIDTH,
+                             .type = type};
+    ptb_embedding_gradient backward = {.d_table = all[1].data,
+                                       .d_positions = all[2].data,
+                                       .d_out = d_out.data,
+                                       .tokens = many,
+                                       .rows = MANY,
+                                       .sequence = POSITIONS,
+                                       .width = WIDTH,
+                                       .vocabulary = VOCABULARY,
+                                       .positions = POSITIONS,
+                                       .type = type};
+    finish(b->f, b->f->kernels->embedding(b->f->stream, &forward));
+    finish(b->f, b->f->kernels->embedding_gradient(b->f->stream, &backward));
+    memcpy(results, all, sizeof all);
+    return LENGTH(all);
+}
+
+static void test_threads(void **state)
+{
+    assert_same_for_threads(*state, run_threads);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        KERNEL_TEST(test_embedding),
+        KERNEL_TEST(test_differences),
+        KERNEL_TEST(test_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,191 @@
+// Cross-entropy, forward and backward, against double precision and central differences.
+#include "tests/unit/kernels_rows.h"
+
+typedef struct {
+    const double *logits; /* [vocabulary] */
+    size_t vocabulary, target;
+} loss_reference;
+
+static double reference_loss(void *context)
+{
+    const loss_reference *l = context;
+    double top = l->logits[0], sum = 0;
+    for (size_t v = 0; v < l->vocabulary; v++)
+        top = fmax(top, l->logits[v]);
+    for (size_t v = 0; v < l->vocabulary; v++)
+        sum += exp(l->logits[v] - top);
+    return log(sum) + top - l->logits[l->target];
+}
+
+// softmax - one-hot, in closed form; test_differences holds it against differences.
+static void reference_gradient(const loss_reference *l, double *gradient)
+{
+    double loss = reference_loss(&(loss_reference){l->logits, l->vocabulary, l->target});
+    for (size_t v = 0; v < l->vocabulary; v++)
+        gradient[v] = exp(l->logits[v] - l->logits[l->target] - loss) - (v == l->target);
+}
+
+static void test_differences(void **state)
+{
+    (void)state;
+    enum { VOCABULARY = 51 };
+    bag b = {0};
+    double *logits = array_doubles(&b, array_numbers(&b, PTB_F32, VOCABULARY, 1));
+    double closed[VOCABULARY], gradient[VOCABULARY];
+    loss_reference l = {logits, VOCABULARY, 7};
+    differences(reference_loss, &l, logits, VOCABULARY, gradient);
+    reference_gradient(&l, closed);
+    for (size_t v = 0; v < VOCABULARY; v++)
+        assert_true(fabs(closed[v] - gradient[v]) < 1e-9);
+    bag_release(&b);
+}
+
+// The arrays of a call; scale, factor and targets are chosen here.
+typedef struct {
+    array logits, d_logits, losses;
+    int32_t *targets;
+    size_t rows, vocabulary;
+    double loss;
+} loss_arrays;
+
+static const double scale = 0.125, loss_before = 100;
+static const float factor = 512; // keeps small gradients normal in f16
+
+// spread: logits far from zero and from each other, which grow along the row.
+static loss_arrays make_arrays(bag *b, ptb_dtype type, size_t rows, size_t vocabulary, bool spread)
+{
+    loss_arrays a = {
+        .logits = array_numbers(b, PTB_F32, rows * vocabulary, 1),
+        .d_logits = array_new(b, type, rows * vocabulary),
+        .losses = array_new(b, PTB_F32, rows),
+        .targets = bag_bytes(b, rows * sizeof *a.targets),
+        .rows = rows,
+        .vocabulary = vocabulary,
+        .loss = loss_before,
+    };
+    for (size_t i = 0; spread && i < rows * vocabulary; i++)
+        array_set(a.logits, i, array_at(a.logits, i) * 10 + 30 + (double)(i % vocabulary) * 0.01);
+    for (size_t r = 0; r < rows; r++)
+        a.targets[r] = r % 4 == 3 ? -1 - (int32_t)r : (int32_t)(r * 7919 % vocabulary);
+    a.targets[0] = (int32_t)vocabulary - 1;
+    return a;
+}
+
+static void run_loss(fixture *f, loss_arrays *a, bool scaled, bool accumulate)
+{
+    ptb_cross_entropy args = {.logits = a->logits.data,
+                              .d_logits = a->d_logits.data,
+                              .targets = a->targets,
+                              .losses = a->losses.data,
+                              .loss = &a->loss,
+                              .factor = scaled ? &factor : NULL,
+                              .rows = a->rows,
+                              .vocabulary = a->vocabulary,
+                              .scale = scale,
+                              .type = a->d_logits.type,
+                              .accumulate = accumulate};
+    finish(f, f->kernels->cross_entropy(f->stream, &args));
+}
+
+static void check_loss(fixture *f, ptb_dtype type, size_t rows, size_t vocabulary, bool spread)
+{
+    for (int options = 0; options < 4; options++) {
+        bool scaled = options & 1 || type == PTB_F16, accumulate = options & 2;
+        bag b = {.f = f};
+        loss_arrays a = make_arrays(&b, type, rows, vocabulary, spread);
+        double *logits = array_doubles(&b, a.logits), *losses = bag_bytes(&b, rows * sizeof *losses);
+        double *d_logits = bag_bytes(&b, rows * vocabulary * sizeof *d_logits),
+               sum = accumulate ? loss_before : 0;
+        for (size_t r = 0; r < rows; r++) {
+            double *gradient = d_logits + r * vocabulary;
+            loss_reference l = {logits + r * vocabulary, vocabulary, (size_t)a.targets[r]};
+            bool counts = a.targets[r] >= 0;
+            losses[r] = counts ? reference_loss(&l) : 0;
+            if (counts)
+                reference_gradient(&l, gradient);
+            for (size_t v = 0; v < vocabulary; v++)
+                gradient[v] = counts ? gradient[v] * scale * (scaled ? factor : 1) : 0;
+            sum += scale * losses[r];
+        }
+        if (type == PTB_F32 && options & 1)
+            a.d_logits.data = a.logits.data; // in place
+        run_loss(f, &a, scaled, accumulate);
+        assert_close("losses", a.losses, losses, spread ? 10 : 1);
+        assert_close("d_logits", a.d_logits, d_logits, type == PTB_F16 ? 1e-3 : 1e-6);
+        assert_guarded(a.logits);
+        assert_true(fabs(a.loss - sum) <= 1e-5 * fmax(1, fabs(sum)));
+        bag_release(&b);
+    }
+}
+
+static void test_cross_entropy(void **state)
+{
+    static const size_t sizes[][2] = {{1, 1},  {5, 1},   {1, 3},   {5, 3},   {5, 17},
+                                      {6, 51}, {1, 768}, {5, 768}, {5, 5000}};
+    for (size_t t = 0; t < LENGTH(compute_types); t++)
+        for (size_t i = 0; i < LENGTH(sizes); i++)
+            for (int spread = 0; spread < 2; spread++)
+                check_loss(*state, compute_types[t], sizes[i][0], sizes[i][1], spread);
+}
+
+// A sure prediction keeps the small gradient of its target, and logits may be infinitely small.
+static void test_extremes(void **state)
+{
+    enum { VOCABULARY = 2100 };
+    bag b = {.f = *state};
+    loss_arrays a = make_arrays(&b, PTB_F32, 1, VOCABULARY, false);
+    for (size_t v = 0; v < VOCABULARY; v++)
+        array_set(a.logits, v, v < 1500 ? -INFINITY : v == 1999 ? 20 : 0);
+    a.targets[0] = 1999;
+    run_loss(*state, &a, false, false);
+    double rest = (VOCABULARY - 1500 - 1) * exp(-20), loss = log1p(rest);
+    assert_true(fabs(a.loss / scale - loss) < 1e-7);
+    assert_true(fabs(array_at(a.d_logits, 1999) / scale + rest / (1 + rest)) < 1e-7);
+    assert_true(array_at(a.d_logits, 3) < 1e-30);
+    assert_true(fabs(array_at(a.d_logits, 2050) / (scale * exp(-20)) - 1) < 1e-5);
+    bag_release(&b);
+}
+
+// What is not finite shows in the loss and in the gradient: dynamic loss scaling relies on it.
+static void test_not_finite(void **state)
+{
+    enum { VOCABULARY = 1500 };
+    static const float bad[] = {NAN, INFINITY};
+    for (size_t t = 0; t < LENGTH(compute_types); t++)
+        for (size_t i = 0; i < LENGTH(bad); i++)
+            for (size_t at = 0; at < VOCABULARY; at += 1499) {
+                bag b = {.f = *state};
+                loss_arrays a = make_arrays(&b, compute_types[t], 1, VOCABULARY, false);
+                array_set(a.logits, at, bad[i]);
+                a.targets[0] = 77;
+                run_loss(*state, &a, true, false);
+                assert_true(!isfinite(a.loss) && !isfinite(array_at(a.losses, 0)));
+                assert_true(!isfinite(array_at(a.d_logits, 77)));
+                bag_release(&b);
+            }
+}
+
+static size_t run_threads(bag *b, ptb_dtype type, array *results)
+{
+    loss_arrays a = make_arrays(b, type, 37, 1031, true);
+    run_loss(b->f, &a, true, true);
+    array loss = array_new(b, PTB_F64, 1);
+    array_set(loss, 0, a.loss);
+    array all[] = {a.d_logits, a.losses, loss};
+    memcpy(results, all, sizeof all);
+    return LENGTH(all);
+}
+
+static void test_threads(void **state)
+{
+    assert_same_for_threads(*state, run_threads);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_differences), KERNEL_TEST(test_cross_entropy), KERNEL_TEST(test_extremes),
+        KERNEL_TEST(test_not_finite),       KERNEL_TEST(test_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
