@@ -429,10 +429,14 @@ typedef struct {
     unsigned types;
     // Processor threads that kernels of this stream use from now on (host; ignored elsewhere).
     ptb_status (*set_threads)(ptb_stream *stream, int threads);
-    // Bytes of workspace that attention and its gradient need.
+    // Bytes of workspace that attention and its gradient need. They do not grow with key_length. On the host,
+    // a thread needs blocks that depend on head_width alone (0.5 MiB at 64, 0.8 MiB at 256) and, for the
+    // gradient in 16-bit types, 4 bytes an element of the queries of a group of heads, at most 16 MiB (longer
+    // sequences do without, at 7 matrix products for 5).
     size_t (*attention_workspace)(const ptb_attention_shape *shape, int threads);
-    // Floating-point operations in the matrix products of attention (forward), exactly as computed, blocks
-    // that a causal mask cuts included.
+    // Floating-point operations in the matrix products of attention (forward), exactly as computed, pairs
+    // that a causal mask cuts out of a block included: 4 x head_width for each query and key. The gradient
+    // has 2.5 times as many. query_start is not read: documents count as one.
     double (*attention_flops)(const ptb_attention_shape *shape);
 } ptb_kernels;
 

@@ -219,12 +219,14 @@ PTB_INLINE void ptb_vec_store_some(ptb_dtype type, void *base, size_t first, siz
 #endif
 }
 
-// ---- exponentials
+// ---- exponentials and logarithms
 //
 // x = n + r with n whole and |r| <= 1/2 (in units of the base's logarithm); adding a large number leaves
 // n + 127, the exponent of 2^n, in the low bits of the sum. The polynomials of degree 6 are minimax for the
 // relative error (2e-9, Remez's algorithm); results err by at most 2e-7.
 
+#define PTB_VEC_LN_2      0.693147181f
+#define PTB_VEC_LOG2_E    1.44269504f
 #define PTB_VEC_EXP_SHIFT (0x1.8p23f + 127)
 
 PTB_INLINE ptb_vec ptb_vec_power(ptb_vec shifted)
@@ -252,7 +254,7 @@ PTB_INLINE ptb_vec ptb_vec_exp(ptb_vec x)
 {
     x = ptb_vec_max(ptb_vec_set(-87), x);
     x = ptb_vec_min(ptb_vec_set(88), x);
-    ptb_vec shifted = x * 1.44269504f + PTB_VEC_EXP_SHIFT;
+    ptb_vec shifted = x * PTB_VEC_LOG2_E + PTB_VEC_EXP_SHIFT;
     ptb_vec n = shifted - PTB_VEC_EXP_SHIFT;
     ptb_vec r = x - n * 0.693359375f; // ln 2 in two parts (Cody and Waite)
     r = r + n * 2.12194440e-4f;
@@ -263,6 +265,22 @@ PTB_INLINE ptb_vec ptb_vec_exp(ptb_vec x)
     p = p * r + 1.0f;
     p = p * r + 1.0f;
     return p * ptb_vec_power(shifted);
+}
+
+// Natural logarithm of positive normal numbers within 2e-7 (absolute near 1, relative beyond); anything for
+// others. x = 2^e m with m in [sqrt(1/2), sqrt(2)); log m = 2 atanh((m - 1) / (m + 1)), of which the series'
+// terms up to the 9th power stay.
+PTB_INLINE ptb_vec ptb_vec_log(ptb_vec x)
+{
+    ptb_vec_int bits = (ptb_vec_int)x - 0x3f3504f3; // sqrt(1/2)
+    ptb_vec e = __builtin_convertvector(bits >> 23, ptb_vec);
+    ptb_vec m = (ptb_vec)((bits & 0x7fffff) + 0x3f3504f3);
+    ptb_vec s = (m - 1.0f) / (m + 1.0f), square = s * s;
+    ptb_vec p = square * (2.0f / 9) + 2.0f / 7;
+    p = p * square + 2.0f / 5;
+    p = p * square + 2.0f / 3;
+    p = p * square + 2.0f;
+    return e * PTB_VEC_LN_2 + p * s;
 }
 
 // ---- dropout: ptb_dropout_draw() of a vector of columns, and of keys (their low and high halves)
