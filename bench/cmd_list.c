@@ -2,11 +2,13 @@
 #include "bench/command.h"
 #include "bench/suite.h"
 #include "core/log.h"
+#include "strategies/transformer/presets.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-// kind, heading; suites are no plug-ins and stand apart
+// kind, heading; suites and models are no plug-ins and stand apart
 static const struct {
     ptb_kind kind;
     const char *heading;
@@ -17,7 +19,7 @@ static const struct {
     {PTB_KIND_KERNELS, "kernels"},          {PTB_KIND_REPORT, "reports"},
     {PTB_KIND_EXPORTER, "exporters"},       {PTB_KIND_IMPORTER, "importers"},
 };
-enum { SECTION_COUNT = sizeof sections / sizeof sections[0] };
+enum { SECTION_COUNT = sizeof sections / sizeof sections[0], SUITES = SECTION_COUNT, MODELS, LIST_COUNT };
 
 static ptb_status list_suites(void)
 {
@@ -27,6 +29,43 @@ static ptb_status list_suites(void)
         PTB_TRY(ptb_suite_load(ptb_suite_name(i), &suite));
         printf("  %-20s %s\n", suite->name, suite->summary);
         ptb_suite_free(suite);
+    }
+    return PTB_OK;
+}
+
+// "124M", "46.7B": three digits or more
+static void format_count(size_t count, char *out, size_t out_size)
+{
+    bool billions = count >= 999500000;
+    double value = (double)count * (billions ? 1e-9 : 1e-6);
+    snprintf(out, out_size, "%.*f%c", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value, billions ? 'B' : 'M');
+}
+
+static ptb_status list_models(void)
+{
+    puts("models:\n  name                 parameters  per token  layers  hidden  heads/kv  feed-forward  "
+         "vocabulary  "
+         "sequence  source");
+    for (size_t i = 0; ptb_preset_at(i); i++) {
+        const ptb_preset *preset = ptb_preset_at(i);
+        ptb_layout layout;
+        PTB_TRY(ptb_layout_init(&layout, &preset->shape));
+        const ptb_model_shape *s = &layout.shape;
+        char all[16], active[16], heads[48], width[72];
+        format_count(layout.parameters, all, sizeof all);
+        format_count(layout.active_parameters, active, sizeof active);
+        snprintf(heads, sizeof heads, "%" PRId64 "/%" PRId64, s->heads, s->kv_heads);
+        if (s->shared_experts)
+            snprintf(width, sizeof width, "%" PRId64 "+%" PRId64 "x%" PRId64, s->shared_experts, s->experts,
+                     s->expert_hidden);
+        else if (s->experts)
+            snprintf(width, sizeof width, "%" PRId64 "x%" PRId64, s->experts, s->expert_hidden);
+        else
+            snprintf(width, sizeof width, "%" PRId64, s->feed_forward);
+        printf("  %-20s %10s  %9s  %6" PRId64 "  %6" PRId64 "  %8s  %12s  %10" PRId64 "  %8" PRId64 "  %s\n",
+               preset->name, all, active, s->layers, s->hidden, heads, width, s->vocabulary, s->sequence,
+               preset->source);
+        ptb_layout_release(&layout);
     }
     return PTB_OK;
 }
@@ -42,37 +81,53 @@ static void list_section(int at)
     }
 }
 
+static const char *heading(int i)
+{
+    return i < SECTION_COUNT ? sections[i].heading : i == SUITES ? "suites" : "models";
+}
+
+static ptb_status list(int i)
+{
+    if (i == SUITES)
+        return list_suites();
+    if (i == MODELS)
+        return list_models();
+    list_section(i);
+    return PTB_OK;
+}
+
 static ptb_status run(const ptb_command_env *env, const void *config, const char *const *words, size_t count)
 {
     (void)env, (void)config;
+    static const int order[LIST_COUNT] = {SUITES, MODELS}; // these first, then the plug-ins
     const char *wanted = count ? words[0] : NULL;
-    const char *names[SECTION_COUNT + 1] = {"suites"};
+    const char *names[LIST_COUNT];
     bool found = false;
-    for (int i = 0; i < SECTION_COUNT; i++)
-        names[i + 1] = sections[i].heading;
-    for (int i = 0; i <= SECTION_COUNT; i++) {
+    for (int i = 0; i < LIST_COUNT; i++) {
+        int which = i < 2 ? order[i] : i - 2;
+        names[i] = heading(which);
         if (wanted && strcmp(wanted, names[i]) != 0)
             continue;
         found = true;
-        if (i == 0)
-            PTB_TRY(list_suites());
-        else
-            list_section(i - 1);
+        PTB_TRY(list(which));
     }
     if (found)
         return PTB_OK;
     char near[256];
-    ptb_text_nearest(wanted, names, SECTION_COUNT + 1, near, sizeof near);
+    ptb_text_nearest(wanted, names, LIST_COUNT, near, sizeof near);
     ptb_error("nothing is listed under '%s'; did you mean %s?", wanted, near);
     return PTB_USAGE;
 }
 
 static const ptb_command list_command = {
-    .plugin = {"list", "list suites, benchmarks, communicators, algorithms and the rest"},
+    .plugin = {"list", "list suites, models, benchmarks, communicators, algorithms and the rest"},
     .usage = "[KIND]",
-    .about =
-        "KIND is suites, benchmarks, collectives, communicators, algorithms, strategies, devices, kernels, "
-        "reports, exporters or importers; without it, all of them.",
+    .about = "KIND is suites, models, benchmarks, collectives, communicators, algorithms, strategies, "
+             "devices, kernels, "
+             "reports, exporters or importers; without it, all of them. models are the presets of --model: "
+             "all parameters, those that one token goes "
+             "through (of experts the top_k), and the shape; 8x14336: 8 experts of that width, 2+64x1408: "
+             "and 2 that all tokens share.",
     .max_words = 1,
     .run = run,
 };

@@ -38,11 +38,11 @@ done | compare help_commands.golden
 
 # A heading, or a name and a summary.
 "$PTBENCH" list >"$folder/list"
-if grep -vE '^[a-z]+:$|^  [a-z0-9_]+ +[^ ].*$' "$folder/list"; then
+if grep -vE '^[a-z]+:$|^  [a-z0-9_.-]+ +[^ ].*$' "$folder/list"; then
     echo "FAIL: the lines above are no headings and no entries"
     failures=$((failures + 1))
 fi
-for name in quick standard ci cluster all_reduce step ddp host; do
+for name in quick standard ci cluster gpt2-124m all_reduce step ddp host; do
     grep -qE "^  $name " "$folder/list" || { echo "FAIL: $name is not listed"; failures=$((failures + 1)); }
 done
 [ $failures = 0 ]

@@ -279,47 +279,9 @@ static void test_model(void **state)
     check_model(gpt2(3, 21, 7, 5, 17, true), 2, 1);
 }
 
-static void test_layout(void **state)
-{
-    (void)state;
-    ptb_layout l;
-    ptb_model_shape shape = {.layers = 12,
-                             .hidden = 768,
-                             .heads = 12,
-                             .sequence = 1024,
-                             .vocabulary = 50257,
-                             .biases = true,
-                             .tied = true};
-    assert_int_equal(ptb_layout_init(&l, &shape), PTB_OK);
-    assert_int_equal(l.parameters, 124439808); // GPT-2 as published, a tied head once
-    assert_int_equal(l.units, 14);
-    size_t end = 0;
-    for (size_t u = 0; u < l.units; u++) {
-        assert_int_equal(l.unit[u].first, end);
-        end += l.unit[u].count;
-        for (size_t t = 0; t < l.unit[u].tensors; t++)
-            assert_int_equal(l.unit[u].tensor[t].first % 16, 0);
-    }
-    assert_int_equal(end, l.count);
-    // 6 N + 12 L h s
-    double n = 124439808 - (50257 + 1024) * 768.0;
-    assert_true(fabs(ptb_layout_flops_palm(&l) - (6 * n + 12.0 * 12 * 768 * 1024)) < 1);
-    assert_true(fabs(ptb_layout_flops_linear(&l) - 2 * (12.0 * 12 * 768 * 768 + 768.0 * 50257)) < 1);
-    ptb_layout_release(&l);
-    assert_int_equal(
-        ptb_layout_init(
-            &l, &(ptb_model_shape){.layers = 2, .hidden = 10, .heads = 3, .sequence = 8, .vocabulary = 16}),
-        PTB_USAGE);
-    assert_int_equal(
-        ptb_layout_init(
-            &l, &(ptb_model_shape){.layers = 0, .hidden = 10, .heads = 2, .sequence = 8, .vocabulary = 16}),
-        PTB_USAGE);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layout),
         cmocka_unit_test(test_reference),
         cmocka_unit_test(test_model),
     };
