@@ -1,0 +1,91 @@
+// The reference transformer against finite differences of itself: if its loss is right, so are its gradients.
+// Its loss is held to the engine's in tests/conformance/test_model_reference.c, and the engine's to PyTorch's
+// in tests/golden.
+#include "tests/unit/model_cases.h"
+
+enum { ALL = 40, DIRECTIONS = 3 }; // elements of a tensor that are tried one by one; else random directions
+
+// Slope of the loss along a direction of one tensor, by the difference of fourth order.
+static double slope(model_data *d, size_t first, const double *direction, size_t count)
+{
+    static const double at[] = {-2, -1, 1, 2}, weight[] = {1, -8, 8, -1};
+    const double step = 2e-4;
+    double *moved = reference_numbers(d->layout.count), sum = 0;
+    memcpy(moved, d->parameters, d->layout.count * sizeof *moved);
+    for (int i = 0; i < 4; i++) {
+        for (size_t k = 0; k < count; k++)
+            moved[first + k] = d->parameters[first + k] + at[i] * step * direction[k];
+        sum += weight[i] * reference_run(&d->batch, moved, NULL, NULL).loss;
+    }
+    free(moved);
+    return sum / (12 * step);
+}
+
+static void check_tensor(model_data *d, size_t unit, const ptb_tensor *tensor, const double *gradients)
+{
+    size_t first = d->layout.unit[unit].first + tensor->first, count = ptb_tensor_count(tensor);
+    double *direction = reference_numbers(count), norm = 0;
+    for (size_t i = 0; i < count; i++)
+        norm += gradients[first + i] * gradients[first + i];
+    norm = sqrt(norm);
+    for (size_t trial = 0; trial < (count <= ALL ? count : DIRECTIONS); trial++) {
+        double wanted = 0, length = 0;
+        for (size_t i = 0; i < count; i++) {
+            direction[i] = count <= ALL ? i == trial : ptb_random_normal(trial, 17, i);
+            length += direction[i] * direction[i];
+        }
+        for (size_t i = 0; i < count; i++) {
+            direction[i] /= sqrt(length);
+            wanted += direction[i] * gradients[first + i];
+        }
+        double got = slope(d, first, direction, count);
+        if (!(fabs(got - wanted) < 1e-6 * norm + 1e-10))
+            fail_msg("%s, unit %zu, %s: slope %.12g, gradient %.12g; norm of the gradient %g", d->what->name,
+                     unit, tensor->name, got, wanted, norm);
+    }
+    free(direction);
+}
+
+static void test_gradients(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MODEL_CASES; i++) {
+        model_data d;
+        model_data_init(&d, &model_cases[i], true, 2, PTB_F64, 0.1);
+        double *gradients = reference_numbers(d.layout.count);
+        reference_run(&d.batch, d.parameters, gradients, NULL);
+        for (size_t u = 0; u < d.layout.units; u++)
+            for (size_t t = 0; t < d.layout.unit[u].tensors; t++)
+                check_tensor(&d, u, &d.layout.unit[u].tensor[t], gradients);
+        free(gradients);
+        model_data_release(&d);
+    }
+}
+
+// Options must reach the loss: a case that computes what another does tests nothing.
+static void test_cases_differ(void **state)
+{
+    (void)state;
+    double loss[MODEL_CASES];
+    size_t parameters[MODEL_CASES];
+    for (size_t i = 0; i < MODEL_CASES; i++) {
+        model_data d;
+        model_data_init(&d, &model_cases[i], true, 2, PTB_F64, 0.1);
+        loss[i] = reference_run(&d.batch, d.parameters, NULL, NULL).loss;
+        parameters[i] = d.layout.parameters;
+        model_data_release(&d);
+        for (size_t j = 0; j < i; j++)
+            if (fabs(loss[i] - loss[j]) < 1e-9 && parameters[i] == parameters[j])
+                fail_msg("%s and %s have the same loss %.12g", model_cases[i].name, model_cases[j].name,
+                         loss[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_cases_differ),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
