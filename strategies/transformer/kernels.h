@@ -110,10 +110,11 @@ typedef struct {
     bool causal;
     float scale; // of the scores
     ptb_dtype type;
-    // Dropout of the probabilities: see ptb_dropout; row is the query's, column head * total length + key
-    // position. rate 0: none.
+    // Dropout of the probabilities: see ptb_dropout; row is the query's, column (dropout_head + head) *
+    // total_length + key position, modulo 2^32. rate 0: none.
     float dropout_rate;
     uint64_t dropout_seed, dropout_sequence; // key of this call; number of sequence 0 in the global batch
+    size_t dropout_head;                     // number of head 0 in the whole layer
     size_t total_length;                     // of a whole sequence, for the numbering of dropout
     void *workspace;                         // attention_workspace() bytes
 } ptb_attention_shape;
@@ -139,7 +140,7 @@ typedef struct {
 
 // Rotary positions (Su et al. 2021), in place: columns i and i + head_width / 2 of a head are turned by
 // position * base^(-2 i / head_width) (the halves are paired, as in Hugging Face's Llama). inverse turns
-// back, which is the gradient. Position of row r: offset + r mod length - start[r].
+// back, which is the gradient. head_width is even. Position of row r: offset + r mod length - start[r].
 typedef struct {
     void *values; /* [rows, stride], heads from column 0 */
     size_t rows, stride, heads, head_width;
@@ -392,7 +393,6 @@ typedef struct {
 } ptb_sgd;
 
 // method, its argument struct: ptb_status (*method)(ptb_stream *stream, const struct *arguments)
-// To come: rotary.
 #define PTB_KERNEL_LIST(X)                                                                                   \
     X(matmul, ptb_matmul)                                                                                    \
     X(matmul_input_gradient, ptb_matmul_input_gradient)                                                      \
@@ -401,6 +401,7 @@ typedef struct {
     X(norm_gradient, ptb_norm_gradient)                                                                      \
     X(attention, ptb_attention)                                                                              \
     X(attention_gradient, ptb_attention_gradient)                                                            \
+    X(rotary, ptb_rotary)                                                                                    \
     X(activation, ptb_activation)                                                                            \
     X(activation_gradient, ptb_activation_gradient)                                                          \
     X(add, ptb_add)                                                                                          \

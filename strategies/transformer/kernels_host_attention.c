@@ -213,7 +213,7 @@ static void tile_block(const job *j, scratch *x, tile *t, size_t h, size_t first
                 .begin = plan.key_begin[strip],
                 .end = plan.key_end[strip],
                 .first = (int32_t)first,
-                .column = (uint32_t)(h * s->total_length + (uint64_t)s->key_offset + first),
+                .column = ptb_attention_draw_column(s, h, first),
                 .threshold = j->threshold,
                 .factor = j->factor,
                 .scores = x->scores,

@@ -174,6 +174,12 @@ typedef struct {
 void ptb_attention_draw_rows(const ptb_attention_shape *shape, size_t b, size_t first,
                              ptb_attention_draws *draws);
 
+// Column of the draw of head h and key row `key`.
+PTB_INLINE uint32_t ptb_attention_draw_column(const ptb_attention_shape *s, size_t h, size_t key)
+{
+    return (uint32_t)((s->dropout_head + h) * s->total_length + (uint64_t)s->key_offset + key);
+}
+
 // -1 in the lanes whose query sees the key.
 PTB_INLINE ptb_vec_int ptb_attention_visible(ptb_vec_int low, ptb_vec_int high, int32_t key)
 {

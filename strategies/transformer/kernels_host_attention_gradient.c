@@ -279,7 +279,7 @@ static void differentiate_block(const job *j, scratch *x, const ptb_attention_pl
                 .begin = plan->key_begin[strip],
                 .end = plan->key_end[strip],
                 .first = (int32_t)first,
-                .column = (uint32_t)(h * s->total_length + (uint64_t)s->key_offset + first),
+                .column = ptb_attention_draw_column(s, h, first),
                 .threshold = j->threshold,
                 .factor = j->factor,
                 .drop_scale = j->drop_scale,
