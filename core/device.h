@@ -92,6 +92,10 @@ struct ptb_stream {
     ptb_device *device;
     ptb_stream_kind kind;
     int lane;
+    // What the work of a stream keeps from call to call (scratch of kernels). Only that work touches it;
+    // attached_free is called when the stream has finished and is freed. NULL: nothing.
+    void *attached;
+    void (*attached_free)(ptb_stream *stream);
 };
 struct ptb_event {
     const ptb_device_ops *ops;

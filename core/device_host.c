@@ -274,6 +274,8 @@ static void host_stream_free(ptb_stream *stream)
         enqueue(s, NULL, NULL, 0);
         pthread_join(s->worker, NULL);
     }
+    if (stream->attached_free)
+        stream->attached_free(stream);
     stream_release(s);
 }
 

@@ -40,6 +40,7 @@ void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_C
     ptb_data_env env = data_env(c);
     ptb_model_memory(&model, bytes);
     c->strategy->memory(&env, c->world->size, bytes);
+    bytes[PTB_MEMORY_WORKSPACE] += c->kernels->stream_workspace(c->threads);
     bytes[PTB_MEMORY_OPTIMIZER] += sizeof(ptb_update) + sizeof(double);
     bytes[PTB_MEMORY_COMMUNICATION] += sizeof(double); // the loss
 }
@@ -126,7 +127,8 @@ static ptb_status make_local(ptb_trainer *t)
     PTB_TRY(c->kernels->set_threads(t->communication, 1)); // it works beside the compute stream
     PTB_TRY(make_records(t));
     PTB_TRY(make_update(t));
-    return ptb_model_new(&model, &t->model);
+    PTB_TRY(ptb_model_new(&model, &t->model));
+    return c->kernels->reserve(t->compute);
 }
 
 static ptb_status check_collective(ptb_trainer *t, char *reason)

@@ -430,6 +430,16 @@ typedef struct {
     unsigned types;
     // Processor threads that kernels of this stream use from now on (host; ignored elsewhere).
     ptb_status (*set_threads)(ptb_stream *stream, int threads);
+    // Linear layers keep some memory with their stream, category workspace: stream_workspace(threads) bytes,
+    // allocated by reserve (which waits for the stream) or else by the first linear layer, freed with the
+    // stream. reserve comes after set_threads.
+    ptb_status (*reserve)(ptb_stream *stream);
+    size_t (*stream_workspace)(int threads);
+    // The best rate of matrix products of this type measured now, with `threads` threads and nothing else to
+    // do: what utilisation (MFU) refers to. Waits for the stream, then takes under 1 s. Host: the best of a
+    // few runs of our own product, oneDNN's sgemm and oneDNN's product with packed weights, rows x columns x
+    // depth 1024 x 3072 x 768 and 1024 x 1024 x 1024, operands in the caches' reach; f16 has the rate of f32.
+    ptb_status (*matmul_peak)(ptb_stream *stream, ptb_dtype type, int threads, double *flops_per_s);
     // Bytes of workspace that attention and its gradient need. They do not grow with key_length. On the host,
     // a thread needs blocks that depend on head_width alone (0.5 MiB at 64, 0.8 MiB at 256) and, for the
     // gradient in 16-bit types, 4 bytes an element of the queries of a group of heads, at most 16 MiB (longer

@@ -1,105 +1,380 @@
-// The products of linear layers against loops in double precision, at odd sizes.
+// The products of linear layers in every type against loops in double precision: odd sizes, several passes
+// over the depth and blocks of the result, groups, and numbers of threads, which must not change a bit.
 #include "tests/unit/kernels_fixture.h"
 
-static void check_matmul(fixture *f, size_t m, size_t n, size_t k, bool with_bias, bool with_residual)
+#include <math.h>
+
+// An array in a type, and what its elements are.
+typedef struct {
+    ptb_dtype type;
+    size_t count, bytes;
+    void *data;
+    double *values; /* [count] */
+} array;
+
+static array array_new(ptb_dtype type, size_t count, uint64_t which)
 {
-    float *in = numbers(m * k, 1), *weight = numbers(n * k, 2), *bias = numbers(n, 3),
-          *residual = numbers(m * n, 4);
-    float *out = numbers(m * n, 5);
-    double *wanted = calloc(m * n, sizeof *wanted);
+    array a = {.type = type, .count = count, .bytes = count * ptb_dtype_size(type)};
+    a.data = malloc(a.bytes + !a.bytes); // exactly, so that sanitizers see what is read beyond
+    a.values = malloc((count + 1) * sizeof *a.values);
+    for (size_t i = 0; i < count; i++) {
+        char *element = (char *)a.data + i * ptb_dtype_size(type);
+        ptb_dtype_store(type, element, ptb_random_normal(7, which, i));
+        a.values[i] = ptb_dtype_load(type, element);
+    }
+    return a;
+}
+
+static void array_free(array *a)
+{
+    free(a->data);
+    free(a->values);
+}
+
+// got is wanted rounded once to its type: to half a unit in the last place of each element, and what an f32
+// sum of `terms` products of normal numbers leaves: it wanders up to 4 sqrt(terms), and each of the additions
+// rounds at that size, the roundings wandering as well.
+static void assert_rounded_once(const array *got, const double *wanted, size_t terms)
+{
+    double half = ldexp(1, -ptb_dtype_significant_bits(got->type)), distance = 0, norm = 0;
+    for (size_t i = 0; i < got->count; i++) {
+        double value = ptb_dtype_load(got->type, (char *)got->data + i * ptb_dtype_size(got->type));
+        double limit = 1.01 * half * fabs(wanted[i]) + ldexp(4, -24) * (double)(terms + 1);
+        if (!(fabs(value - wanted[i]) <= limit))
+            fail_msg("element %zu of %zu in %s is %.9g; expected %.9g to within %.3g", i, got->count,
+                     ptb_dtype_name(got->type), value, wanted[i], limit);
+        distance += (value - wanted[i]) * (value - wanted[i]);
+        norm += wanted[i] * wanted[i];
+    }
+    if (got->type == PTB_F32 && !(distance <= 1e-12 * norm))
+        fail_msg("relative distance %g over %zu elements", sqrt(distance / norm), got->count);
+}
+
+typedef struct {
+    size_t rows, columns, inner;
+    size_t groups;
+    const int32_t *offsets;
+} shape;
+
+// Row r belongs to the group; SIZE_MAX: to none.
+static size_t group_of(const shape *s, size_t row)
+{
+    if (!s->groups)
+        return 0;
+    for (size_t g = 0; g < s->groups; g++)
+        if (row >= (size_t)s->offsets[g] && row < (size_t)s->offsets[g + 1])
+            return g;
+    return SIZE_MAX;
+}
+
+static size_t weights(const shape *s)
+{
+    return s->groups ? s->groups : 1;
+}
+
+static const int thread_counts[] = {1, 2, 3};
+enum { THREAD_COUNTS = 3 };
+
+// Runs `enqueue` with each number of threads on the same start and leaves the result of the last, after
+// comparing all.
+static void run_threads(fixture *f, array *out, size_t outs, ptb_status (*enqueue)(fixture *, const void *),
+                        const void *args)
+{
+    void *start[2], *first[2];
+    for (size_t o = 0; o < outs; o++) {
+        start[o] = malloc(out[o].bytes + 1);
+        first[o] = malloc(out[o].bytes + 1);
+        memcpy(start[o], out[o].data, out[o].bytes);
+    }
+    for (int i = 0; i < THREAD_COUNTS; i++) {
+        for (size_t o = 0; o < outs; o++)
+            memcpy(out[o].data, start[o], out[o].bytes);
+        assert_int_equal(f->kernels->set_threads(f->stream, thread_counts[i]), PTB_OK);
+        finish(f, enqueue(f, args));
+        for (size_t o = 0; o < outs; o++) {
+            if (i == 0)
+                memcpy(first[o], out[o].data, out[o].bytes);
+            assert_memory_equal(first[o], out[o].data, out[o].bytes);
+        }
+    }
+    for (size_t o = 0; o < outs; o++)
+        free(start[o]), free(first[o]);
+}
+
+static ptb_status enqueue_forward(fixture *f, const void *args)
+{
+    return f->kernels->matmul(f->stream, args);
+}
+
+static ptb_status enqueue_input(fixture *f, const void *args)
+{
+    return f->kernels->matmul_input_gradient(f->stream, args);
+}
+
+static ptb_status enqueue_weight(fixture *f, const void *args)
+{
+    return f->kernels->matmul_weight_gradient(f->stream, args);
+}
+
+static void check_forward(fixture *f, const shape *s, ptb_dtype type, bool wide, bool with_bias,
+                          bool with_residual, bool in_place)
+{
+    size_t m = s->rows, n = s->columns, k = s->inner;
+    array in = array_new(type, m * k, 1), weight = array_new(type, weights(s) * n * k, 2);
+    array bias = array_new(type, weights(s) * n, 3);
+    array residual = array_new(wide ? PTB_F32 : type, m * n, 4);
+    array out = array_new(wide ? PTB_F32 : type, m * n, 5);
+    if (in_place) {
+        memcpy(out.data, residual.data, out.bytes);
+        memcpy(out.values, residual.values, out.count * sizeof *out.values);
+    }
+    double *wanted = malloc((m * n + 1) * sizeof *wanted);
     for (size_t r = 0; r < m; r++)
         for (size_t c = 0; c < n; c++) {
-            double sum = (with_bias ? bias[c] : 0) + (with_residual ? residual[r * n + c] : 0);
-            for (size_t i = 0; i < k; i++)
-                sum += (double)in[r * k + i] * weight[c * k + i];
+            size_t g = group_of(s, r);
+            double sum = 0;
+            for (size_t i = 0; g != SIZE_MAX && i < k; i++)
+                sum += in.values[r * k + i] * weight.values[(g * n + c) * k + i];
+            if (g == SIZE_MAX)
+                sum = out.values[r * n + c];
+            else
+                sum += (with_bias ? bias.values[g * n + c] : 0) +
+                       (with_residual ? residual.values[r * n + c] : 0);
             wanted[r * n + c] = sum;
         }
-    ptb_matmul args = {.type = PTB_F32,
-                       .out = out,
-                       .in = in,
-                       .weight = weight,
-                       .bias = with_bias ? bias : NULL,
-                       .residual = with_residual ? residual : NULL,
+    ptb_matmul args = {.out = out.data,
+                       .in = in.data,
+                       .weight = weight.data,
+                       .bias = with_bias ? bias.data : NULL,
+                       .residual = in_place        ? out.data
+                                   : with_residual ? residual.data
+                                                   : NULL,
                        .rows = m,
                        .columns = n,
-                       .inner = k};
-    finish(f, f->kernels->matmul(f->stream, &args));
-    assert_near(out, wanted, m * n, 1e-6);
-    if (with_residual) { // in place
-        memcpy(out, residual, m * n * sizeof *out);
-        args.residual = out;
-        finish(f, f->kernels->matmul(f->stream, &args));
-        assert_near(out, wanted, m * n, 1e-6);
+                       .inner = k,
+                       .groups = s->groups,
+                       .offsets = s->offsets,
+                       .type = type,
+                       .wide = wide};
+    run_threads(f, &out, 1, enqueue_forward, &args);
+    assert_rounded_once(&out, wanted, k);
+    array_free(&in), array_free(&weight), array_free(&bias), array_free(&residual), array_free(&out);
+    free(wanted);
+}
+
+static void check_input_gradient(fixture *f, const shape *s, ptb_dtype type, bool accumulate)
+{
+    size_t m = s->rows, n = s->columns, k = s->inner;
+    array d_in = array_new(type, m * k, 1), weight = array_new(type, weights(s) * n * k, 2);
+    array d_out = array_new(type, m * n, 3);
+    double *wanted = malloc((m * k + 1) * sizeof *wanted);
+    for (size_t r = 0; r < m; r++) {
+        size_t g = group_of(s, r);
+        for (size_t i = 0; i < k; i++)
+            wanted[r * k + i] = accumulate || g == SIZE_MAX ? d_in.values[r * k + i] : 0;
+        for (size_t c = 0; g != SIZE_MAX && c < n; c++)
+            for (size_t i = 0; i < k; i++)
+                wanted[r * k + i] += d_out.values[r * n + c] * weight.values[(g * n + c) * k + i];
     }
-    free(in), free(weight), free(bias), free(residual), free(out), free(wanted);
+    ptb_matmul_input_gradient args = {.d_in = d_in.data,
+                                      .d_out = d_out.data,
+                                      .weight = weight.data,
+                                      .rows = m,
+                                      .columns = n,
+                                      .inner = k,
+                                      .groups = s->groups,
+                                      .offsets = s->offsets,
+                                      .type = type,
+                                      .accumulate = accumulate};
+    run_threads(f, &d_in, 1, enqueue_input, &args);
+    assert_rounded_once(&d_in, wanted, n);
+    array_free(&d_in), array_free(&weight), array_free(&d_out);
+    free(wanted);
 }
 
-static void test_matmul(void **state)
+static void check_weight_gradient(fixture *f, const shape *s, ptb_dtype type, bool with_bias, bool accumulate)
 {
-    static const size_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {17, 33, 65}, {64, 96, 48}, {129, 31, 100}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (int options = 0; options < 4; options++)
-            check_matmul(*state, sizes[i][0], sizes[i][1], sizes[i][2], options & 1, options & 2);
-}
-
-static void check_matmul_gradients(fixture *f, size_t m, size_t n, size_t k, bool accumulate)
-{
-    float *in = numbers(m * k, 1), *weight = numbers(n * k, 2), *d_out = numbers(m * n, 3);
-    float *d_in = numbers(m * k, 4), *d_weight = numbers(n * k, 5), *d_bias = numbers(n, 6);
-    double *x = calloc(m * k, sizeof *x), *w = calloc(n * k, sizeof *w), *b = calloc(n, sizeof *b);
-    for (size_t i = 0; accumulate && i < m * k; i++)
-        x[i] = d_in[i];
-    for (size_t i = 0; accumulate && i < n * k; i++)
-        w[i] = d_weight[i];
-    for (size_t i = 0; accumulate && i < n; i++)
-        b[i] = d_bias[i];
+    size_t m = s->rows, n = s->columns, k = s->inner, all = weights(s) * n;
+    array d_out = array_new(type, m * n, 1), in = array_new(type, m * k, 2);
+    array out[2] = {array_new(PTB_F32, all * k, 3), array_new(PTB_F32, with_bias ? all : 0, 4)};
+    double *wanted = malloc((all * k + 1) * sizeof *wanted), *bias = malloc((all + 1) * sizeof *bias);
+    for (size_t i = 0; i < all * k; i++)
+        wanted[i] = accumulate ? out[0].values[i] : 0;
+    for (size_t i = 0; with_bias && i < all; i++)
+        bias[i] = accumulate ? out[1].values[i] : 0;
     for (size_t r = 0; r < m; r++)
-        for (size_t c = 0; c < n; c++) {
-            double d = d_out[r * n + c];
-            b[c] += d;
-            for (size_t i = 0; i < k; i++) {
-                x[r * k + i] += d * weight[c * k + i];
-                w[c * k + i] += d * in[r * k + i];
-            }
+        for (size_t c = 0, g = group_of(s, r); g != SIZE_MAX && c < n; c++) {
+            double d = d_out.values[r * n + c];
+            if (with_bias)
+                bias[g * n + c] += d;
+            for (size_t i = 0; i < k; i++)
+                wanted[(g * n + c) * k + i] += d * in.values[r * k + i];
         }
-    ptb_matmul_input_gradient input = {.d_in = d_in,
-                                       .d_out = d_out,
-                                       .weight = weight,
+    ptb_matmul_weight_gradient args = {.d_weight = out[0].data,
+                                       .d_bias = with_bias ? out[1].data : NULL,
+                                       .d_out = d_out.data,
+                                       .in = in.data,
                                        .rows = m,
                                        .columns = n,
                                        .inner = k,
-                                       .type = PTB_F32,
+                                       .groups = s->groups,
+                                       .offsets = s->offsets,
+                                       .type = type,
                                        .accumulate = accumulate};
-    ptb_matmul_weight_gradient weights = {.d_weight = d_weight,
-                                          .d_bias = d_bias,
-                                          .d_out = d_out,
-                                          .in = in,
-                                          .rows = m,
-                                          .columns = n,
-                                          .inner = k,
-                                          .type = PTB_F32,
-                                          .accumulate = accumulate};
-    finish(f, f->kernels->matmul_input_gradient(f->stream, &input));
-    finish(f, f->kernels->matmul_weight_gradient(f->stream, &weights));
-    assert_near(d_in, x, m * k, 1e-6);
-    assert_near(d_weight, w, n * k, 1e-6);
-    assert_near(d_bias, b, n, 1e-6);
-    free(in), free(weight), free(d_out), free(d_in), free(d_weight), free(d_bias), free(x), free(w), free(b);
+    run_threads(f, out, 2, enqueue_weight, &args);
+    assert_rounded_once(&out[0], wanted, m);
+    assert_rounded_once(&out[1], bias, m);
+    array_free(&d_out), array_free(&in), array_free(&out[0]), array_free(&out[1]);
+    free(wanted), free(bias);
 }
 
-static void test_matmul_gradients(void **state)
+static void check_all(fixture *f, const shape *s)
 {
-    static const size_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {33, 130, 17}, {64, 64, 64}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (int accumulate = 0; accumulate < 2; accumulate++)
-            check_matmul_gradients(*state, sizes[i][0], sizes[i][1], sizes[i][2], accumulate);
+    static const ptb_dtype types[] = {PTB_F32, PTB_BF16, PTB_F16};
+    for (size_t t = 0; t < 3; t++)
+        for (int on = 0; on < 2; on++) {
+            ptb_dtype type = types[t];
+            for (int bias = 0; bias < 2; bias++) {
+                check_forward(f, s, type, on, bias, false, false);
+                check_forward(f, s, type, on, bias, true, false);
+                check_forward(f, s, type, on, bias, true, true);
+                check_weight_gradient(f, s, type, bias, on);
+            }
+            check_input_gradient(f, s, type, on);
+        }
+}
+
+static void test_small(void **state)
+{
+    static const shape shapes[] = {{1, 1, 1, 0, NULL},     {3, 5, 7, 0, NULL},    {8, 48, 16, 0, NULL},
+                                   {17, 33, 65, 0, NULL},  {9, 49, 2, 0, NULL},   {64, 96, 48, 0, NULL},
+                                   {33, 130, 17, 0, NULL}, {2, 257, 31, 0, NULL}, {50, 16, 1, 0, NULL},
+                                   {129, 31, 100, 0, NULL}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        check_all(*state, &shapes[i]);
+}
+
+// No rows: no output, a weight gradient of zeros (or what it was).
+static void test_no_rows(void **state)
+{
+    static const shape s = {0, 37, 21, 0, NULL};
+    check_all(*state, &s);
+}
+
+// Sizes at which the product is cut along the depth, the rows and the columns, and 16-bit results are summed
+// apart.
+static void test_blocks(void **state)
+{
+    static const shape deep = {21, 1100, 801, 0, NULL}, tall = {1100, 60, 53, 0, NULL},
+                       square = {530, 530, 70, 0, NULL};
+    check_forward(*state, &deep, PTB_F32, false, true, true, false);
+    check_forward(*state, &deep, PTB_BF16, false, true, true, true);
+    check_forward(*state, &deep, PTB_F16, false, true, true, false);
+    check_forward(*state, &deep, PTB_BF16, true, true, true, true);
+    check_input_gradient(*state, &deep, PTB_F32, true);
+    check_input_gradient(*state, &deep, PTB_BF16, true);
+    check_input_gradient(*state, &deep, PTB_F16, false);
+    check_weight_gradient(*state, &deep, PTB_BF16, true, true);
+    for (int type = PTB_F32; type <= PTB_BF16; type++) {
+        check_forward(*state, &tall, (ptb_dtype)type, false, true, false, false);
+        check_weight_gradient(*state, &tall, (ptb_dtype)type, true, true);
+        check_forward(*state, &square, (ptb_dtype)type, false, false, true, false);
+        check_input_gradient(*state, &square, (ptb_dtype)type, true);
+        check_weight_gradient(*state, &square, (ptb_dtype)type, true, false);
+    }
+}
+
+// Groups without rows at either end and inside, of one row, and rows that belong to none.
+static void test_groups(void **state)
+{
+    static const int32_t mixed[] = {0, 0, 1, 14, 14, 20, 20}, full[] = {0, 9, 23}, none[] = {0, 0, 0, 0};
+    static const shape shapes[] = {{23, 50, 19, 6, mixed}, {23, 21, 33, 2, full}, {23, 5, 6, 3, none}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        check_all(*state, &shapes[i]);
+}
+
+static void test_bad_offsets(void **state)
+{
+    fixture *f = *state;
+    static const int32_t falling[] = {0, 3, 2};
+    float in[4] = {0}, weight[2] = {0}, out[4] = {0};
+    ptb_matmul args = {.out = out,
+                       .in = in,
+                       .weight = weight,
+                       .rows = 4,
+                       .columns = 1,
+                       .inner = 1,
+                       .groups = 2,
+                       .offsets = falling,
+                       .type = PTB_F32};
+    assert_int_equal(f->kernels->matmul(f->stream, &args), PTB_OK);
+    assert_int_equal(ptb_stream_sync(f->stream), PTB_INTERNAL);
+}
+
+// NaN and infinity in an operand reach exactly the results that they belong to.
+static void test_not_finite(void **state)
+{
+    fixture *f = *state;
+    enum { M = 9, N = 50, K = 20 };
+    for (int type = PTB_F32; type <= PTB_BF16; type++) {
+        array in = array_new((ptb_dtype)type, M * K, 1), weight = array_new((ptb_dtype)type, N * K, 2);
+        array out = array_new((ptb_dtype)type, M * N, 3);
+        size_t element = ptb_dtype_size((ptb_dtype)type);
+        ptb_dtype_store((ptb_dtype)type, (char *)in.data + (4 * K + 19) * element, NAN);
+        ptb_matmul args = {.out = out.data,
+                           .in = in.data,
+                           .weight = weight.data,
+                           .rows = M,
+                           .columns = N,
+                           .inner = K,
+                           .type = (ptb_dtype)type};
+        finish(f, f->kernels->matmul(f->stream, &args));
+        for (size_t i = 0; i < M * N; i++)
+            assert_int_equal(isnan(ptb_dtype_load((ptb_dtype)type, (char *)out.data + i * element)) != 0,
+                             i / N == 4);
+        array_free(&in), array_free(&weight), array_free(&out);
+    }
+}
+
+// What a stream says it will allocate is what it allocates, once, and frees.
+static void test_workspace(void **state)
+{
+    fixture *f = *state;
+    float in[6] = {1, 2, 3, 4, 5, 6}, weight[3] = {1, 1, 1}, out[2];
+    ptb_matmul args = {
+        .out = out, .in = in, .weight = weight, .rows = 2, .columns = 1, .inner = 3, .type = PTB_F32};
+    finish(f, f->kernels->set_threads(f->stream, 2));
+    assert_int_equal(f->device->used_bytes[PTB_MEMORY_WORKSPACE], 0);
+    finish(f, f->kernels->reserve(f->stream));
+    assert_int_equal(f->device->used_bytes[PTB_MEMORY_WORKSPACE], f->kernels->stream_workspace(2));
+    finish(f, f->kernels->matmul(f->stream, &args));
+    assert_int_equal(f->device->used_bytes[PTB_MEMORY_WORKSPACE], f->kernels->stream_workspace(2));
+    assert_true(out[0] == 6 && out[1] == 15);
+    ptb_stream_free(f->stream);
+    assert_int_equal(f->device->used_bytes[PTB_MEMORY_WORKSPACE], 0);
+    assert_int_equal(ptb_stream_new(f->device, PTB_STREAM_CALLER, 1, &f->stream), PTB_OK);
+    assert_int_equal(f->kernels->set_threads(f->stream, 1), PTB_OK);
+    assert_int_equal(f->kernels->matmul(f->stream, &args), PTB_OK); // reserves by itself
+    assert_int_equal(f->device->used_bytes[PTB_MEMORY_WORKSPACE], f->kernels->stream_workspace(1));
+}
+
+static void test_peak(void **state)
+{
+    fixture *f = *state;
+    double flops[2] = {0};
+    assert_int_equal(f->kernels->matmul_peak(f->stream, PTB_F32, 1, &flops[0]), PTB_OK);
+    assert_int_equal(f->kernels->matmul_peak(f->stream, PTB_BF16, 1, &flops[1]), PTB_OK);
+    assert_true(flops[0] > 1e6 && flops[1] > 1e6);
+    assert_int_equal(f->kernels->matmul_peak(f->stream, PTB_I32, 1, &flops[0]), PTB_USAGE);
+    assert_int_equal(f->kernels->matmul_peak(f->stream, PTB_F32, 0, &flops[0]), PTB_USAGE);
 }
 
 int main(void)
 {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, kernels_setup, kernels_teardown)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_matmul, kernels_setup, kernels_teardown),
-        cmocka_unit_test_setup_teardown(test_matmul_gradients, kernels_setup, kernels_teardown),
+        TEST(test_small),       TEST(test_no_rows),    TEST(test_blocks),    TEST(test_groups),
+        TEST(test_bad_offsets), TEST(test_not_finite), TEST(test_workspace), TEST(test_peak),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

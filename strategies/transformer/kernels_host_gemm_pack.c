@@ -1,0 +1,220 @@
+// Packing for the matrix product: 16 x 16 transpositions with AVX-512, plain loops elsewhere.
+#include "strategies/transformer/kernels_host_gemm.h"
+
+#include <string.h>
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+enum { ROWS = PTB_GEMM_TILE_ROWS, COLUMNS = PTB_GEMM_TILE_COLUMNS };
+
+#define INLINE static inline __attribute__((always_inline))
+
+// Where an operand's element (place, depth) is, and how it becomes a unit.
+typedef enum { F32, F16, BF16, BF16_PAIR } unit_kind;
+
+static unit_kind kind_of(ptb_dtype type)
+{
+    switch (type) {
+    case PTB_F32:
+        return F32;
+    case PTB_F16:
+        return F16;
+    default:
+        return PTB_GEMM_HAS_BF16 ? BF16_PAIR : BF16;
+    }
+}
+
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+
+enum { SIDE = 16 }; // rows and units of a block: a vector of units
+
+// `count` (at most 16) consecutive units of a row that runs along the depth; the others are 0. `depth`:
+// elements that there are from `row` on.
+INLINE __m512i load_units(unit_kind kind, const char *row, size_t count, size_t depth)
+{
+    __mmask16 mask = (__mmask16)(count >= SIDE ? 0xffff : (1u << count) - 1);
+    if (kind == F32)
+        return _mm512_maskz_loadu_epi32(mask, row);
+    if (kind == BF16_PAIR) {
+        size_t elements = 2 * count < depth ? 2 * count : depth;
+        return _mm512_maskz_loadu_epi16(elements >= 32 ? 0xffffffffu : (1u << elements) - 1, row);
+    }
+    __m256i half = _mm256_maskz_loadu_epi16(mask, row);
+    if (kind == F16)
+        return (__m512i)_mm512_cvtph_ps(half);
+    return _mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
+}
+
+// 4 x 4 blocks of each 128-bit part of four rows are transposed.
+INLINE void transpose_4(__m512i *a, __m512i *b, __m512i *c, __m512i *d)
+{
+    __m512i ab_low = _mm512_unpacklo_epi32(*a, *b), ab_high = _mm512_unpackhi_epi32(*a, *b);
+    __m512i cd_low = _mm512_unpacklo_epi32(*c, *d), cd_high = _mm512_unpackhi_epi32(*c, *d);
+    *a = _mm512_unpacklo_epi64(ab_low, cd_low);
+    *b = _mm512_unpackhi_epi64(ab_low, cd_low);
+    *c = _mm512_unpacklo_epi64(ab_high, cd_high);
+    *d = _mm512_unpackhi_epi64(ab_high, cd_high);
+}
+
+// Transposes a block of 16 x 16 units: first within 128-bit parts, then the 4 x 4 grid of parts.
+INLINE void transpose(__m512i v[SIDE])
+{
+    for (int i = 0; i < SIDE; i += 4)
+        transpose_4(&v[i], &v[i + 1], &v[i + 2], &v[i + 3]);
+    for (int i = 0; i < 4; i++) {
+        __m512i even01 = _mm512_shuffle_i32x4(v[i], v[i + 4], 0x88);
+        __m512i odd01 = _mm512_shuffle_i32x4(v[i], v[i + 4], 0xdd);
+        __m512i even23 = _mm512_shuffle_i32x4(v[i + 8], v[i + 12], 0x88);
+        __m512i odd23 = _mm512_shuffle_i32x4(v[i + 8], v[i + 12], 0xdd);
+        v[i] = _mm512_shuffle_i32x4(even01, even23, 0x88);
+        v[i + 4] = _mm512_shuffle_i32x4(odd01, odd23, 0x88);
+        v[i + 8] = _mm512_shuffle_i32x4(even01, even23, 0xdd);
+        v[i + 12] = _mm512_shuffle_i32x4(odd01, odd23, 0xdd);
+    }
+}
+
+// 16 places of an operand whose rows run along the depth. Unit u of places 0-7 goes to low + u * step, of
+// places 8-15 to high + u * step; when high is low, places 0-7 stay.
+INLINE void pack_along(unit_kind kind, const ptb_gemm_operand *x, size_t depth, ptb_gemm_range at,
+                       ptb_gemm_range units, uint32_t *low, uint32_t *high, size_t step)
+{
+    size_t element = kind == F32 ? 4 : 2, per_unit = kind == BF16_PAIR ? 2 : 1;
+    const char *rows = (const char *)x->data + at.begin * x->stride * element;
+    size_t count = at.end - at.begin;
+    for (size_t u = units.begin; u < units.end; u += SIDE) {
+        size_t left = units.end - u < SIDE ? units.end - u : SIDE;
+        __m512i v[SIDE];
+        for (size_t i = 0; i < SIDE; i++)
+            v[i] = i < count ? load_units(kind, rows + (i * x->stride + u * per_unit) * element, left,
+                                          depth - u * per_unit)
+                             : _mm512_setzero_si512();
+        transpose(v);
+        for (size_t i = 0; i < left; i++, low += step, high += step) {
+            _mm256_storeu_si256((__m256i *)high, _mm512_extracti64x4_epi64(v[i], 1));
+            _mm256_storeu_si256((__m256i *)low, _mm512_castsi512_si256(v[i]));
+        }
+    }
+}
+
+// Unit u of `count` (at most 16) places of an operand whose rows run across the depth.
+INLINE __m512i load_across(unit_kind kind, const ptb_gemm_operand *x, size_t depth, size_t place,
+                           size_t count, size_t u)
+{
+    size_t element = kind == F32 ? 4 : 2, per_unit = kind == BF16_PAIR ? 2 : 1;
+    const char *row = (const char *)x->data + (u * per_unit * x->stride + place) * element;
+    if (kind != BF16_PAIR)
+        return load_units(kind, row, count, 0);
+    __mmask16 mask = (__mmask16)(count >= SIDE ? 0xffff : (1u << count) - 1);
+    __m512i first = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, row));
+    if (2 * u + 1 >= depth)
+        return first;
+    __m512i second = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, row + x->stride * element));
+    return _mm512_or_si512(first, _mm512_slli_epi32(second, 16));
+}
+
+INLINE void pack_a(unit_kind kind, const ptb_gemm *g, ptb_gemm_range at, ptb_gemm_range units, uint32_t *out)
+{
+    size_t panel = ROWS * (units.end - units.begin);
+    for (; at.begin < at.end; at.begin += SIDE, out += 2 * panel) {
+        ptb_gemm_range here = {at.begin, at.end - at.begin < SIDE ? at.end : at.begin + SIDE};
+        // A last panel alone: what is beyond it is written to the same place first.
+        uint32_t *low = out, *high = here.end - here.begin > ROWS ? out + panel : out;
+        if (g->a.along_depth) {
+            pack_along(kind, &g->a, g->depth, here, units, low, high, ROWS);
+            continue;
+        }
+        for (size_t u = units.begin; u < units.end; u++, low += ROWS, high += ROWS) {
+            __m512i v = load_across(kind, &g->a, g->depth, here.begin, here.end - here.begin, u);
+            _mm256_storeu_si256((__m256i *)high, _mm512_extracti64x4_epi64(v, 1));
+            _mm256_storeu_si256((__m256i *)low, _mm512_castsi512_si256(v));
+        }
+    }
+}
+
+INLINE void pack_b(unit_kind kind, const ptb_gemm *g, ptb_gemm_range at, ptb_gemm_range units, uint32_t *out)
+{
+    for (; at.begin < at.end; at.begin += COLUMNS, out += COLUMNS * (units.end - units.begin)) {
+        size_t end = at.end - at.begin < COLUMNS ? at.end : at.begin + COLUMNS;
+        if (g->b.along_depth) {
+            for (size_t i = at.begin; i < end; i += SIDE) {
+                ptb_gemm_range here = {i, end - i < SIDE ? end : i + SIDE};
+                uint32_t *to = out + (i - at.begin);
+                pack_along(kind, &g->b, g->depth, here, units, to, to + SIDE / 2, COLUMNS);
+            }
+            continue;
+        }
+        uint32_t *to = out;
+        for (size_t u = units.begin; u < units.end; u++, to += COLUMNS)
+            for (size_t i = at.begin; i < end; i += SIDE)
+                _mm512_storeu_si512(to + (i - at.begin), load_across(kind, &g->b, g->depth, i, end - i, u));
+    }
+}
+
+#else
+
+// Element (place, depth) of an operand as f32.
+INLINE float load(unit_kind kind, const ptb_gemm_operand *x, size_t place, size_t depth)
+{
+    size_t i = x->along_depth ? place * x->stride + depth : depth * x->stride + place;
+    if (kind == F32)
+        return ((const float *)x->data)[i];
+    if (kind == F16)
+        return ptb_f16_to_f32(((const uint16_t *)x->data)[i]);
+    uint32_t bits = (uint32_t)((const uint16_t *)x->data)[i] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// Panels of `width` places of one operand.
+INLINE void pack(unit_kind kind, const ptb_gemm_operand *x, size_t width, ptb_gemm_range at,
+                 ptb_gemm_range units, uint32_t *out)
+{
+    for (; at.begin < at.end; at.begin += width)
+        for (size_t u = units.begin; u < units.end; u++, out += width)
+            for (size_t i = 0; i < width; i++) {
+                float value = at.begin + i < at.end ? load(kind, x, at.begin + i, u) : 0;
+                memcpy(out + i, &value, sizeof value);
+            }
+}
+
+INLINE void pack_a(unit_kind kind, const ptb_gemm *g, ptb_gemm_range at, ptb_gemm_range units, uint32_t *out)
+{
+    pack(kind, &g->a, ROWS, at, units, out);
+}
+
+INLINE void pack_b(unit_kind kind, const ptb_gemm *g, ptb_gemm_range at, ptb_gemm_range units, uint32_t *out)
+{
+    pack(kind, &g->b, COLUMNS, at, units, out);
+}
+
+#endif
+
+// The kind becomes a constant in each branch.
+#define PACK(function, type)                                                                                 \
+    switch (kind_of(type)) {                                                                                 \
+    case F32:                                                                                                \
+        function(F32, g, at, units, out);                                                                    \
+        break;                                                                                               \
+    case F16:                                                                                                \
+        function(F16, g, at, units, out);                                                                    \
+        break;                                                                                               \
+    case BF16:                                                                                               \
+        function(BF16, g, at, units, out);                                                                   \
+        break;                                                                                               \
+    case BF16_PAIR:                                                                                          \
+        function(BF16_PAIR, g, at, units, out);                                                              \
+        break;                                                                                               \
+    }
+
+void ptb_host_gemm_pack_a(const ptb_gemm *g, ptb_gemm_range at, ptb_gemm_range units, uint32_t *out)
+{
+    PACK(pack_a, g->a.type)
+}
+
+void ptb_host_gemm_pack_b(const ptb_gemm *g, ptb_gemm_range at, ptb_gemm_range units, uint32_t *out)
+{
+    PACK(pack_b, g->b.type)
+}
