@@ -26,11 +26,8 @@ static ptb_status check_numbers(const ptb_model_config *c)
         return PTB_USAGE;
     }
     const ptb_model_shape *s = &c->layout->shape;
-    if (s->position == PTB_ROTARY_POSITIONS || s->kv_heads != s->heads || s->dropout > 0 || c->packed ||
-        s->experts) {
-        ptb_error(
-            "the kernels have no rotary positions, grouped heads, dropout of attention, packed documents "
-            "or products in groups yet");
+    if (s->experts) {
+        ptb_error("the kernels have no products in groups yet");
         return PTB_UNSUPPORTED;
     }
     if (!(c->kernels->types & 1u << c->type)) {

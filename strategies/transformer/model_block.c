@@ -43,8 +43,16 @@ static ptb_status rotate(const ptb_pass *p, void *qkv, bool inverse)
     const ptb_model_shape *s = &p->m->config.layout->shape;
     if (s->position != PTB_ROTARY_POSITIONS)
         return PTB_OK;
-    (void)qkv, (void)inverse;
-    return PTB_INTERNAL;
+    return p->k->rotary(p->stream, &(ptb_rotary){.type = p->m->config.type,
+                                                 .values = qkv,
+                                                 .rows = p->m->w.rows,
+                                                 .stride = p->m->w.qkv,
+                                                 .heads = (size_t)(s->heads + s->kv_heads),
+                                                 .head_width = (size_t)s->head_width,
+                                                 .length = (size_t)s->sequence,
+                                                 .start = p->slot->starts,
+                                                 .base = (float)s->rotary_base,
+                                                 .inverse = inverse});
 }
 
 static ptb_status attend(const ptb_pass *p)
