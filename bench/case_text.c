@@ -7,6 +7,16 @@
 #include <stdio.h>
 #include <string.h>
 
+// The option that a parameter is named after; words are joined by '_' there and by '-' here.
+static const ptb_opt *find_option(const ptb_opt_set *set, const char *parameter)
+{
+    char name[sizeof((ptb_param *)0)->name];
+    snprintf(name, sizeof name, "%s", parameter);
+    for (char *c = name; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    return ptb_opts_find(set, name);
+}
+
 // Whether a parameter tells the case apart on the progress line: what a benchmark sets besides its options
 // does not (the store has the whole key).
 static bool is_telling(const ptb_opt_set *set, const ptb_case *c, const ptb_param *p)
@@ -17,7 +27,7 @@ static bool is_telling(const ptb_opt_set *set, const ptb_case *c, const ptb_para
             return true;
     if (strcmp(p->name, "count") == 0)
         return !ptb_params_get(&c->params, "bytes");
-    const ptb_opt *opt = ptb_opts_find(set, p->name);
+    const ptb_opt *opt = find_option(set, p->name);
     if (!opt)
         return false;
     if (opt->def)

@@ -18,8 +18,8 @@
 
 // Params that the reports name themselves; the others are listed as name=value.
 #define PTB_SQL_KNOWN_PARAMS                                                                                 \
-    "'comm','algo','type','op','place','count','bytes','ranks','root','strategy','layers','hidden','heads'," \
-    "'sequence','vocabulary','batch','precision'"
+    "'comm','algo','type','op','place','count','bytes','ranks','root','strategy','model','layers','hidden'," \
+    "'heads','sequence','vocabulary','batch','precision'"
 
 #define PTB_SQL_OTHER_PARAMS                                                                                 \
     " FROM json_each(bench_case.params) AS p WHERE p.key NOT IN (" PTB_SQL_KNOWN_PARAMS                      \
@@ -97,21 +97,16 @@
 
 // The model of a step's case in words, and its strategy with rank count.
 #define PTB_SQL_STEP_PARAM(name) "json_extract(c.params, '$." name "')"
+// clang-format off
 #define PTB_SQL_MODEL                                                                                        \
-    "coalesce(" PTB_SQL_STEP_PARAM(                                                                          \
-        "layers") " || ' layers', '')"                                                                       \
-                  " || coalesce(', hidden ' || " PTB_SQL_STEP_PARAM(                                         \
-                      "hidden") ", '')"                                                                      \
-                                " || coalesce(', ' || " PTB_SQL_STEP_PARAM(                                  \
-                                    "heads") " || ' heads', '')"                                             \
-                                             " || coalesce(', sequence ' || " PTB_SQL_STEP_PARAM(            \
-                                                 "sequence") ", '')"                                         \
-                                                             " || coalesce(', vocabulary ' "                 \
-                                                             "|| " PTB_SQL_STEP_PARAM(                       \
-                                                                 "vocabulary") ", '')"                       \
-                                                                               " || coalesce(', ' "          \
-                                                                               "|| " PTB_SQL_STEP_PARAM(     \
-                                                                                   "precision") ", '')"
+    "ltrim(coalesce(', model ' || " PTB_SQL_STEP_PARAM("model") ", '')"                                      \
+    " || coalesce(', ' || " PTB_SQL_STEP_PARAM("layers") " || ' layers', '')"                                \
+    " || coalesce(', hidden ' || " PTB_SQL_STEP_PARAM("hidden") ", '')"                                      \
+    " || coalesce(', ' || " PTB_SQL_STEP_PARAM("heads") " || ' heads', '')"                                  \
+    " || coalesce(', sequence ' || " PTB_SQL_STEP_PARAM("sequence") ", '')"                                  \
+    " || coalesce(', vocabulary ' || " PTB_SQL_STEP_PARAM("vocabulary") ", '')"                              \
+    " || coalesce(', ' || " PTB_SQL_STEP_PARAM("precision") ", ''), ', ')"
+// clang-format on
 #define PTB_SQL_STEP_SERIES "coalesce(" PTB_SQL_STEP_PARAM("strategy") " || ', ', '') || c.ranks_text"
 // What steps of one table and figure share, and the conditions under which they were measured.
 #define PTB_SQL_STEP_HEADING "c.bench || ', ' || " PTB_SQL_MODEL " || c.sim"

@@ -12,6 +12,8 @@ static const char sql[] =
     " " PTB_SQL_METRIC("tokens_per_s") " AS tokens,"
     " " PTB_SQL_METRIC("flops_per_s") " / CASE " PTB_SQL_UNIT("flops_per_s")
     " WHEN 'FLOP/s' THEN 1e9 WHEN 'MFLOP/s' THEN 1e3 WHEN 'TFLOP/s' THEN 1e-3 ELSE 1.0 END AS flops,"
+    " " PTB_SQL_METRIC("mfu") " AS mfu, nullif(" PTB_SQL_METRIC("steps_starved") ", 0) AS starved,"
+    " nullif(" PTB_SQL_METRIC("skipped_steps") ", 0) AS skipped,"
     " " PTB_SQL_METRIC("loss_first") " AS loss_first, " PTB_SQL_METRIC("loss_last") " AS loss_last,"
     " c.state AS state"
     " FROM c WHERE c.bench = 'step' AND c.state <> 'skipped' ORDER BY heading, note, c.ranks, c.id";
@@ -34,6 +36,19 @@ static const ptb_report_column columns[] = {
     {.name = "cv", .title = "cv", .unit = "%", .over = TIME, .cell = PTB_CELL_PERCENT},
     {.name = "tokens", .title = "throughput", .unit = "tokens/s", .cell = PTB_CELL_NUMBER},
     {.name = "flops", .title = "compute", .unit = "GFLOP/s", .cell = PTB_CELL_NUMBER, .drop = 1},
+    {.name = "mfu", .title = "MFU", .unit = "%", .cell = PTB_CELL_NUMBER, .optional = true, .drop = 1},
+    {.name = "starved",
+     .title = "starved",
+     .unit = "steps",
+     .cell = PTB_CELL_INTEGER,
+     .optional = true,
+     .drop = 5},
+    {.name = "skipped",
+     .title = "skipped",
+     .unit = "steps",
+     .cell = PTB_CELL_INTEGER,
+     .optional = true,
+     .drop = 5},
     {.name = "loss_first",
      .title = "first",
      .unit = "nats",
@@ -49,10 +64,12 @@ static const ptb_report steps = {
     .order = 60,
     .where = PTB_REPORT_HTML | PTB_REPORT_TERMINAL,
     .title = "Training steps",
-    .caption = "Time, throughput and loss of real training steps. Which operations count as FLOPs stands "
-               "under \"How "
-               "metrics are computed\". From and to are the 95 % confidence interval of the median (n/a "
-               "below 6 samples).",
+    .caption =
+        "Time, throughput and loss of real training steps. Which operations count as FLOPs, and "
+        "which peak MFU refers to, stands under \"How metrics are computed\". Starved steps waited for "
+        "their batch; skipped ones made no update because a gradient overflowed (f16). From and to are the "
+        "95 % confidence interval of the median (n/a "
+        "below 6 samples).",
     .table_sql = sql,
     .columns = columns,
     .column_count = sizeof columns / sizeof *columns,

@@ -4,7 +4,9 @@
 #include "core/bench.h"
 #include "core/log.h"
 #include "strategies/step_breakdown.h"
+#include "strategies/step_config.h"
 #include "strategies/step_memory.h"
+#include "strategies/step_metrics.h"
 #include "strategies/trainer.h"
 
 #include <inttypes.h>
@@ -14,18 +16,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LIST_MAX = 16, MAX_STEPS = 1 << 20, TRACE_SPANS = 1 << 14, DEFAULT_BATCH = 8 };
+enum { LIST_MAX = 16, MAX_STEPS = 1 << 20, TRACE_SPANS = 1 << 14 };
 
-typedef struct {
-    char *strategy, *comm, *algorithm, *transport, *kernels, *device, *data;
-    int64_t layers, hidden, heads, sequence, vocabulary, batch, threads;
-    bool tied, overlap;
-    uint64_t bucket_bytes;
-    double rate, beta1, beta2, decay;
-    int64_t rate_warmup;
-} step_config;
+static const char *const precisions[] = {"f32", "bf16", "f16", NULL};
+static const char *const reduce_types[] = {"f32", "bf16", NULL};
+static const char *const recomputes[] = {"none", "selective", "full", NULL};
+static const char *const optimizers[] = {"adamw", "sgd", NULL};
+static const char *const schedules[] = {"constant", "cosine", NULL};
 
-#define FIELD(field) offsetof(step_config, field)
+#define FIELD(field) offsetof(ptb_step_config, field)
 static const ptb_opt step_opts[] = {
     {"strategy", 0, PTB_OPT_LIST, FIELD(strategy), "ddp", 0, 0, NULL, "LIST", "data-parallel strategies"},
     {"comm", 0, PTB_OPT_LIST, FIELD(comm), "host", 0, 0, NULL, "LIST",
@@ -36,26 +35,54 @@ static const ptb_opt step_opts[] = {
      "transport that must be used: shm, tcp or ucx of the MPI library, shm, mpi or shm+mpi of host"},
     {"kernels", 0, PTB_OPT_STRING, FIELD(kernels), "host", 0, 0, NULL, "NAME", "who computes"},
     {"device", 0, PTB_OPT_STRING, FIELD(device), "host", 0, 0, NULL, "NAME", "where memory and streams are"},
-    {"layers", 0, PTB_OPT_INT, FIELD(layers), "6", 1, 100000, NULL, NULL, "transformer blocks"},
-    {"hidden", 0, PTB_OPT_INT, FIELD(hidden), "384", 1, 1 << 20, NULL, NULL, "width of the residual stream"},
-    {"heads", 0, PTB_OPT_INT, FIELD(heads), "6", 1, 1 << 16, NULL, NULL, "attention heads; divides --hidden"},
-    {"sequence", 0, PTB_OPT_INT, FIELD(sequence), "128", 1, 1 << 24, NULL, NULL, "tokens of a sequence"},
-    {"vocab", 0, PTB_OPT_INT, FIELD(vocabulary), "256", 2, 1 << 24, NULL, NULL,
-     "vocabulary; larger than every token of --data (bytes are under 256, GPT-2's tokens under 50257)"},
-    {"tied", 0, PTB_OPT_BOOL, FIELD(tied), "yes", 0, 0, NULL, NULL, "the head multiplies by the token table"},
+    PTB_MODEL_OPTS(ptb_step_config, model),
+    {"precision", 0, PTB_OPT_LIST, FIELD(precision), "f32", 0, 0, precisions, "LIST",
+     "types to compute in; in bf16 and f16 the optimizer keeps f32 master weights and gradients are f32"},
+    {"reduce-type", 0, PTB_OPT_CHOICE, FIELD(reduce_type), "f32", 0, 0, reduce_types, NULL,
+     "type of the gradients while they are reduced over ranks"},
     {"batch", 0, PTB_OPT_INT, FIELD(batch), "0", 0, 1 << 24, NULL, NULL,
-     "sequences of the global batch, divided over the ranks; 0: 8, or the next multiple of the ranks"},
+     "sequences of the global batch, divided over ranks and microbatches; 0: 8, or the next number that "
+     "divides"},
+    {"micro-batches", 0, PTB_OPT_INT, FIELD(micro_batches), "1", 1, 1 << 20, NULL, NULL,
+     "parts of a rank's batch that go through the model one after the other; their gradients add up and are "
+     "reduced once (gradient accumulation)"},
+    {"recompute", 0, PTB_OPT_CHOICE, FIELD(recompute), "none", 0, 0, recomputes, NULL,
+     "activations that backward computes again instead of keeping them: none, selective (attention's "
+     "output), full (all but the inputs of blocks)"},
+    {"recompute-every", 0, PTB_OPT_INT, FIELD(recompute_every), "1", 1, 100000, NULL, NULL,
+     "recompute in every n-th block only"},
     {"data", 0, PTB_OPT_STRING, FIELD(data), NULL, 0, 0, NULL, "PATH",
      "train on the bytes of this file, of all files of this folder, or of those that match this pattern; on "
      "llm.c's token files where they are *.bin; otherwise on generated text with structure to learn"},
-    {"lr", 0, PTB_OPT_DOUBLE, FIELD(rate), "0.001", 0, 10, NULL, NULL, "learning rate of AdamW"},
+    {"pack", 0, PTB_OPT_BOOL, FIELD(pack), "no", 0, 0, NULL, NULL,
+     "sequences hold several documents: attention and targets end where a document ends"},
+    {"optimizer", 0, PTB_OPT_CHOICE, FIELD(optimizer), "adamw", 0, 0, optimizers, NULL,
+     "adamw: decoupled weight decay; sgd: with --momentum"},
+    {"lr", 0, PTB_OPT_DOUBLE, FIELD(rate), "0.001", 0, 10, NULL, NULL, "learning rate, at its largest"},
     {"lr-warmup", 0, PTB_OPT_INT, FIELD(rate_warmup), "10", 0, 1 << 30, NULL, "STEPS",
      "steps in which the learning rate rises linearly to --lr"},
+    {"lr-schedule", 0, PTB_OPT_CHOICE, FIELD(schedule), "constant", 0, 0, schedules, NULL,
+     "the learning rate after the warm-up; cosine: falls to --lr-min at step --lr-steps"},
+    {"lr-steps", 0, PTB_OPT_INT, FIELD(rate_steps), "0", 0, 1 << 30, NULL, "STEPS",
+     "cosine: steps until --lr-min, warm-up included"},
+    {"lr-min", 0, PTB_OPT_DOUBLE, FIELD(rate_min), "0", 0, 10, NULL, NULL,
+     "cosine: learning rate at the end"},
     {"beta1", 0, PTB_OPT_DOUBLE, FIELD(beta1), "0.9", 0, 0.999999, NULL, NULL, "AdamW: decay of the mean"},
     {"beta2", 0, PTB_OPT_DOUBLE, FIELD(beta2), "0.95", 0, 0.999999, NULL, NULL,
      "AdamW: decay of the mean square"},
+    {"adam-epsilon", 0, PTB_OPT_DOUBLE, FIELD(epsilon), "1e-8", 0, 1, NULL, NULL,
+     "AdamW: added to the root of the mean square"},
+    {"momentum", 0, PTB_OPT_DOUBLE, FIELD(momentum), "0.9", 0, 0.999999, NULL, NULL,
+     "SGD: momentum; 0: none, and no memory for it"},
     {"weight-decay", 0, PTB_OPT_DOUBLE, FIELD(decay), "0.1", 0, 10, NULL, NULL,
-     "AdamW: decay of the matrices"},
+     "decay of the matrices; gains and biases do not decay"},
+    {"clip", 0, PTB_OPT_DOUBLE, FIELD(clip), "0", 0, 1e9, NULL, "NORM",
+     "gradients are scaled down to this global norm; 0: not. All gradients must be reduced before the first "
+     "update then"},
+    {"loss-scale", 0, PTB_OPT_DOUBLE, FIELD(loss_scale), "65536", 1, 16777216, NULL, NULL,
+     "f16: factor of the loss at the start; it halves when a gradient overflows (that step is skipped)"},
+    {"loss-scale-growth", 0, PTB_OPT_INT, FIELD(growth_interval), "2000", 1, 1 << 30, NULL, "STEPS",
+     "f16: steps without overflow after which the factor doubles"},
     {"bucket", 0, PTB_OPT_SIZE, FIELD(bucket_bytes), "4M", 64, 0x1p50, NULL, NULL,
      "gradient bytes reduced in one call, at most (PyTorch's default is 25M)"},
     {"overlap", 0, PTB_OPT_BOOL, FIELD(overlap), "yes", 0, 0, NULL, NULL,
@@ -63,7 +90,6 @@ static const ptb_opt step_opts[] = {
     {"threads", 0, PTB_OPT_INT, FIELD(threads), "1", 1, 4096, NULL, NULL,
      "processor threads of a rank's kernels"},
 };
-
 typedef struct {
     char *storage;
     const char *items[LIST_MAX];
@@ -72,13 +98,13 @@ typedef struct {
 
 struct ptb_bench_run {
     ptb_bench_env env;
-    const step_config *config;
+    const ptb_step_config *config;
     int64_t batch;
     ptb_layout layout;
     ptb_tokens *tokens;
     char data[96];
     const ptb_kernels *kernels;
-    list strategies, comms, algorithms;
+    list strategies, comms, algorithms, precisions;
     size_t next;
     // The case at hand.
     ptb_trace *trace; // of this benchmark; spans move on to env.trace between samples
@@ -152,32 +178,21 @@ static ptb_status check_algorithms(const ptb_bench_run *run)
     return PTB_OK;
 }
 
-static ptb_status divide_batch(ptb_bench_run *run)
-{
-    int64_t asked = run->config->batch, ranks = run->env.world->size;
-    run->batch = asked ? asked : (DEFAULT_BATCH + ranks - 1) / ranks * ranks;
-    if (run->batch % ranks == 0)
-        return PTB_OK;
-    ptb_error("--batch %" PRId64 " does not divide over %" PRId64 " ranks: %" PRId64 " = %" PRId64
-              " x %" PRId64 " + %" PRId64 "; use %" PRId64 " or %" PRId64,
-              asked, ranks, asked, ranks, asked / ranks, asked % ranks,
-              asked / ranks ? asked / ranks * ranks : ranks, (asked / ranks + 1) * ranks);
-    return PTB_USAGE;
-}
-
 // Sizes that would overflow; what is merely larger than the machine is skipped later, with the figures.
 static ptb_status check_magnitude(const ptb_bench_run *run)
 {
-    const step_config *c = run->config;
-    double h = (double)c->hidden, v = (double)c->vocabulary, s = (double)c->sequence, l = (double)c->layers;
-    double rows = (double)(run->batch / run->env.world->size) * s;
-    double parameters = 12 * l * h * h + (2 * v + s) * h;
-    double activations = rows * (l * (16 * h + (double)c->heads + 4) + 8 * h + v);
+    const ptb_model_shape *s = &run->layout.shape;
+    double h = (double)s->hidden, l = (double)s->layers, f = (double)s->feed_forward;
+    double routed = (double)(s->top_k + s->shared_experts) * (double)s->expert_hidden;
+    double rows = (double)(run->batch / run->env.world->size) * (double)s->sequence;
+    double parameters = (double)run->layout.count;
+    double activations =
+        rows * (l * (16 * h + 3 * (f > routed ? f : routed) + (double)(s->heads + s->experts)) + 8 * h +
+                (double)s->vocabulary);
     if (4 * (4 * parameters + activations) < 0x1p60)
         return PTB_OK;
     ptb_error("a step of %.3g parameters and %.3g activations a rank needs %.3g bytes, more than can be "
-              "counted; use a "
-              "smaller --hidden, --layers, --vocab, --sequence or --batch",
+              "counted; use a smaller --hidden, --layers, --vocab, --sequence or --batch",
               parameters, activations, 4 * (4 * parameters + activations));
     return PTB_USAGE;
 }
@@ -189,9 +204,30 @@ static void step_close(ptb_bench_run *run)
     free(run->strategies.storage);
     free(run->comms.storage);
     free(run->algorithms.storage);
+    free(run->precisions.storage);
     ptb_tokens_close(run->tokens);
     ptb_layout_release(&run->layout);
     free(run);
+}
+
+// The model, its batch and its tokens.
+static ptb_status open_model(ptb_bench_run *run)
+{
+    const ptb_step_config *c = run->config;
+    ptb_model_shape shape;
+    PTB_TRY(ptb_model_options_shape(&c->model, &shape));
+    PTB_TRY(ptb_step_batch(c, run->env.world->size, &run->batch));
+    PTB_TRY(ptb_layout_init(&run->layout, &shape));
+    PTB_TRY(check_magnitude(run));
+    ptb_tokens_config tokens = {.path = c->data && *c->data ? c->data : NULL,
+                                .seed = run->env.seed,
+                                .length = run->layout.shape.sequence,
+                                .vocabulary = run->layout.shape.vocabulary,
+                                .pack = c->pack,
+                                .unread = run->env.dry_run};
+    PTB_TRY(ptb_tokens_open(&tokens, &run->tokens));
+    ptb_tokens_describe(run->tokens, run->data, sizeof run->data);
+    return PTB_OK;
 }
 
 static ptb_status step_open(const ptb_bench_env *env, const void *config, ptb_bench_run **out)
@@ -201,143 +237,105 @@ static ptb_status step_open(const ptb_bench_env *env, const void *config, ptb_be
         ptb_error("no memory for the state of the benchmark step");
         return PTB_NO_MEMORY;
     }
-    const step_config *c = config;
     run->env = *env;
-    run->config = c;
-    split(c->strategy, &run->strategies);
-    split(c->comm, &run->comms);
-    split(c->algorithm, &run->algorithms);
-    ptb_model_shape shape = {.layers = c->layers,
-                             .hidden = c->hidden,
-                             .heads = c->heads,
-                             .sequence = c->sequence,
-                             .vocabulary = c->vocabulary,
-                             .biases = true,
-                             .tied = c->tied};
+    run->config = config;
+    split(run->config->strategy, &run->strategies);
+    split(run->config->comm, &run->comms);
+    split(run->config->algorithm, &run->algorithms);
+    split(run->config->precision, &run->precisions);
     ptb_status status = check_names(run);
     if (status == PTB_OK)
         status = check_algorithms(run);
     if (status == PTB_OK)
-        status = divide_batch(run);
+        status = ptb_step_check(run->config);
     if (status == PTB_OK)
-        status = check_magnitude(run);
-    if (status == PTB_OK)
-        status = ptb_layout_init(&run->layout, &shape);
-    if (status == PTB_OK)
-        status = ptb_tokens_open(&(ptb_tokens_config){.path = c->data && *c->data ? c->data : NULL,
-                                                      .seed = env->seed,
-                                                      .length = c->sequence,
-                                                      .vocabulary = c->vocabulary,
-                                                      .unread = env->dry_run},
-                                 &run->tokens);
+        status = open_model(run);
     if (status != PTB_OK) {
         step_close(run);
         return status;
     }
-    ptb_tokens_describe(run->tokens, run->data, sizeof run->data);
     *out = run;
     return PTB_OK;
 }
 
-// In full, so that no two settings share a key.
-static void append_number(ptb_params *p, const char *name, double value)
+static size_t case_count(const ptb_bench_run *run)
 {
-    ptb_text text = PTB_TEXT_INIT;
-    const char *before = ptb_params_get(p, name);
-    if (before)
-        ptb_text_printf(&text, "%s,", before);
-    ptb_text_append_number(&text, value, -1);
-    ptb_params_set(p, name, "%s", ptb_text_string(&text));
-    ptb_text_release(&text);
+    return run->strategies.count * run->comms.count * run->algorithms.count * run->precisions.count;
 }
 
-static void name_case(const ptb_bench_run *run, size_t index, ptb_params *p)
+static ptb_step_point point_of(const ptb_bench_run *run, size_t index)
 {
-    const step_config *c = run->config;
-    size_t algorithm = index % run->algorithms.count, rest = index / run->algorithms.count;
-    char size[32];
-    ptb_params_set(p, "strategy", "%s", run->strategies.items[rest / run->comms.count]);
-    ptb_params_set(p, "comm", "%s", run->comms.items[rest % run->comms.count]);
-    ptb_params_set(p, "algo", "%s", run->algorithms.items[algorithm]);
-    if (c->transport && *c->transport)
-        ptb_params_set(p, "transport", "%s", c->transport);
-    ptb_params_set(p, "device", "%s", c->device);
-    ptb_params_set(p, "kernels", "%s", c->kernels);
-    ptb_params_set(p, "threads", "%" PRId64, c->threads);
-    ptb_params_set(p, "layers", "%" PRId64, c->layers);
-    ptb_params_set(p, "hidden", "%" PRId64, c->hidden);
-    ptb_params_set(p, "heads", "%" PRId64, c->heads);
-    ptb_params_set(p, "sequence", "%" PRId64, c->sequence);
-    ptb_params_set(p, "vocabulary", "%" PRId64, c->vocabulary);
-    ptb_params_set(p, "tied", "%s", c->tied ? "yes" : "no");
-    ptb_params_set(p, "batch", "%" PRId64, run->batch);
-    ptb_params_set(p, "precision", "f32");
-    ptb_params_set(p, "optimizer", "adamw");
-    append_number(p, "lr", c->rate);
-    ptb_params_set(p, "lr_warmup", "%" PRId64, c->rate_warmup);
-    append_number(p, "betas", c->beta1);
-    append_number(p, "betas", c->beta2);
-    append_number(p, "decay", c->decay);
-    ptb_params_set(p, "data", "%s", run->data);
-    ptb_text_format_size(c->bucket_bytes, size, sizeof size);
-    ptb_params_set(p, "bucket", "%s", size);
-    ptb_params_set(p, "overlap", "%s", c->overlap ? "yes" : "no");
-    ptb_params_set(p, "seed", "%" PRIu64, run->env.seed);
-    ptb_params_set(p, "ranks", "%d", run->env.world->size);
+    ptb_step_point point = {
+        .batch = run->batch, .data = run->data, .seed = run->env.seed, .ranks = run->env.world->size};
+    point.precision = run->precisions.items[index % run->precisions.count];
+    index /= run->precisions.count;
+    point.algorithm = run->algorithms.items[index % run->algorithms.count];
+    index /= run->algorithms.count;
+    point.comm = run->comms.items[index % run->comms.count];
+    point.strategy = run->strategies.items[index / run->comms.count];
+    return point;
 }
 
 static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
 {
-    if (run->next == run->strategies.count * run->comms.count * run->algorithms.count) {
+    if (run->next == case_count(run)) {
         *more = false;
         return PTB_OK;
     }
-    *c = (ptb_case){.fixed_batch = true};
-    name_case(run, run->next++, &c->params);
-    const char *comm = ptb_params_get(&c->params, "comm"), *algorithm = ptb_params_get(&c->params, "algo");
-    if (!has_algorithm(comm, algorithm))
-        snprintf(c->skip, sizeof c->skip, "the communicator %s has no all-reduce named '%s'", comm,
-                 algorithm);
+    *c = (ptb_case){.fixed_batch = true, .index = run->next};
+    ptb_step_point point = point_of(run, run->next++);
+    ptb_step_params(run->config, &point, &c->params);
+    if (!has_algorithm(point.comm, point.algorithm))
+        snprintf(c->skip, sizeof c->skip, "the communicator %s has no all-reduce named '%s'", point.comm,
+                 point.algorithm);
+    if (!(run->kernels->types & 1u << ptb_step_type(point.precision)))
+        snprintf(c->skip, sizeof c->skip, "the kernels %s do not compute in %s", run->kernels->plugin.name,
+                 point.precision);
     // At 100 GFLOP/s a rank: only for the progress line.
-    double tokens = (double)(run->batch / run->env.world->size * run->config->sequence);
+    double tokens = (double)(run->batch / run->env.world->size * run->layout.shape.sequence);
     c->estimate_s = ptb_layout_flops_palm(&run->layout) * tokens / 100e9;
     *more = true;
     return PTB_OK;
 }
 
-static ptb_status step_prepare(ptb_bench_run *run, const ptb_case *c, char *reason)
+static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_step_point *point)
 {
-    const step_config *f = run->config;
-    const char *algorithm = ptb_params_get(&c->params, "algo");
-    ptb_trainer_config config = {
+    const ptb_step_config *c = run->config;
+    ptb_dtype type = ptb_step_type(point->precision);
+    ptb_recompute recompute = strcmp(c->recompute, "full") == 0        ? PTB_RECOMPUTE_FULL
+                              : strcmp(c->recompute, "selective") == 0 ? PTB_RECOMPUTE_SELECTIVE
+                                                                       : PTB_RECOMPUTE_NONE;
+    return (ptb_trainer_config){
         .world = run->env.world,
-        .strategy = (const ptb_data_parallel *)ptb_registry_need(PTB_KIND_DATA_PARALLEL,
-                                                                 ptb_params_get(&c->params, "strategy")),
+        .strategy = (const ptb_data_parallel *)ptb_registry_need(PTB_KIND_DATA_PARALLEL, point->strategy),
         .kernels = run->kernels,
         .layout = &run->layout,
         .tokens = run->tokens,
-        .device = f->device,
-        .comm = ptb_params_get(&c->params, "comm"),
-        .comm_config = {.algorithm = strcmp(algorithm, "auto") ? algorithm : NULL,
-                        .transport = f->transport && *f->transport ? f->transport : NULL,
+        .device = c->device,
+        .comm = point->comm,
+        .comm_config = {.algorithm = strcmp(point->algorithm, "auto") ? point->algorithm : NULL,
+                        .transport = c->transport && *c->transport ? c->transport : NULL,
                         .threads = true},
-        .optimizer = {.rate = f->rate,
-                      .rate_warmup = (uint64_t)f->rate_warmup,
-                      .beta1 = f->beta1,
-                      .beta2 = f->beta2,
-                      .epsilon = 1e-8,
-                      .decay = f->decay,
-                      .loss_scale = 1},
-        .type = PTB_F32,
-        .reduce_type = PTB_F32,
+        .optimizer = ptb_step_optimizer(c, type),
+        .type = type,
+        .reduce_type = ptb_step_type(c->reduce_type),
         .batch = run->batch,
-        .micro_batches = 1,
+        .micro_batches = c->micro_batches,
+        .recompute = recompute,
+        .recompute_every = c->recompute_every,
+        .packed = c->pack,
         .seed = run->env.seed,
-        .bucket_bytes = f->bucket_bytes,
-        .overlap = f->overlap,
-        .threads = (int)f->threads,
+        .bucket_bytes = c->bucket_bytes,
+        .overlap = c->overlap,
+        .threads = (int)c->threads,
         .max_steps = MAX_STEPS,
     };
+}
+
+static ptb_status step_prepare(ptb_bench_run *run, const ptb_case *c, char *reason)
+{
+    ptb_step_point point = point_of(run, c->index);
+    ptb_trainer_config config = trainer_config(run, &point);
     ptb_status status = ptb_trace_new(TRACE_SPANS, run->env.world->rank, &run->trace);
     if (status == PTB_OK)
         status = ptb_step_breakdown_new(MAX_STEPS, &run->breakdown);
@@ -397,8 +395,9 @@ static void check_losses(const ptb_bench_run *run, ptb_verdict *verdict)
         return;
     verdict->wrong++;
     snprintf(verdict->detail, sizeof verdict->detail,
-             "loss did not fall: %g at step 0, %g on average over the last %zu of %zu steps", t->losses[0],
-             last, steps / 4, steps);
+             "loss did not fall: %g at step 0, %g on average over the last %zu of %zu steps (where --lr is "
+             "not too large, a defect)",
+             t->losses[0], last, steps / 4, steps);
 }
 
 static ptb_status step_verify(ptb_bench_run *run, ptb_verdict *verdict)
@@ -426,67 +425,29 @@ static ptb_status step_verify(ptb_bench_run *run, ptb_verdict *verdict)
     return status;
 }
 
-static void add_rates(const ptb_bench_run *run, double step_ns, ptb_metrics *metrics)
-{
-    double tokens = (double)(run->batch * run->config->sequence), seconds = step_ns * 1e-9;
-    double per_token = ptb_layout_flops_palm(&run->layout);
-    double exact = ptb_model_flops(run->trainer->model) * run->env.world->size;
-    ptb_metrics_add(metrics, "tokens_per_s", tokens / seconds, "tokens/s", PTB_HIGHER_IS_BETTER,
-                    "tokens of the global batch / median step time");
-    ptb_metrics_add(metrics, "flops_per_s", per_token * tokens / seconds, "FLOP/s", PTB_HIGHER_IS_BETTER,
-                    "PaLM: 6 N + 12 L h s per token, N without embeddings; all ranks");
-    ptb_metrics_add(metrics, "matmul_flops_per_s", exact / seconds, "FLOP/s", PTB_HIGHER_IS_BETTER,
-                    "matrix products as computed, head and attention's second scores included; all ranks");
-}
-
-// Starved and skipped steps, warm-up included.
-static ptb_status add_events(const ptb_bench_run *run, ptb_metrics *metrics)
-{
-    const ptb_trainer *t = run->trainer;
-    double worst[] = {(double)t->starved, (double)t->waited_ns * 1e-6,
-                      t->steps ? (double)t->fill_ns * 1e-6 / (double)t->steps : NAN};
-    PTB_TRY(ptb_world_reduce_max(run->env.world, worst, sizeof worst / sizeof *worst));
-    ptb_metrics_add(metrics, "steps_starved", worst[0], "", PTB_LOWER_IS_BETTER,
-                    "steps whose batch was not ready when asked for, of all steps; the rank with most");
-    ptb_metrics_add(metrics, "input_wait", worst[1], "ms", PTB_LOWER_IS_BETTER,
-                    "time waited for batches, over all steps; the rank with most");
-    ptb_metrics_add(metrics, "input_fill", worst[2], "ms", PTB_LOWER_IS_BETTER,
-                    "time the prefetch thread takes for a batch, mean of all steps; the slowest rank");
-    ptb_metrics_add(metrics, "skipped_steps", (double)t->seen.update.skipped, "", PTB_LOWER_IS_BETTER,
-                    "steps without an update because a gradient was not finite, of all steps");
-    return PTB_OK;
-}
-
 static ptb_status step_metrics(ptb_bench_run *run, const ptb_timing *timing, ptb_metrics *metrics)
 {
     PTB_TRY(step_reset(run)); // the spans of the last sample
-    const ptb_trainer *t = run->trainer;
     uint64_t timed = (uint64_t)timing->mine_count * timing->batch;
-    add_rates(run, timing->time_ns.median, metrics);
-    PTB_TRY(ptb_step_breakdown_metrics(run->breakdown, run->env.world, t->steps, timed, metrics));
-    ptb_metrics_add(metrics, "parameters", (double)run->layout.parameters, "", PTB_NEUTRAL,
-                    "all weights, embeddings included, a tied head once");
-    ptb_metrics_add(metrics, "comm_volume", t->steps ? t->data->wire_bytes / (double)t->steps : NAN, "bytes",
-                    PTB_LOWER_IS_BETTER,
-                    "per rank and step: sum over gradient collectives of S x bus factor (ring-equivalent)");
-    ptb_metrics_add(metrics, "loss_first", t->steps ? t->losses[0] : NAN, "nats", PTB_NEUTRAL,
-                    "mean cross-entropy per token of step 0's global batch");
-    ptb_metrics_add(metrics, "loss_last", t->steps ? t->losses[t->steps - 1] : NAN, "nats",
-                    PTB_LOWER_IS_BETTER, "mean cross-entropy per token of the last step's global batch");
-    ptb_metrics_add(metrics, "grad_norm_last", t->steps ? t->norms[t->steps - 1] : NAN, "", PTB_NEUTRAL,
-                    "global norm of the last step's gradient, before clipping");
-    PTB_TRY(add_events(run, metrics));
-    return ptb_step_memory_metrics(&run->memory, t, metrics);
+    // Memory first: measuring the peak of matrix products takes some.
+    ptb_metrics memory = {.count = 0};
+    PTB_TRY(ptb_step_memory_metrics(&run->memory, run->trainer, &memory));
+    PTB_TRY(ptb_step_metrics(run->trainer, timing->time_ns.median, metrics));
+    PTB_TRY(ptb_step_breakdown_metrics(run->breakdown, run->env.world, run->trainer->steps, timed, metrics));
+    for (size_t i = 0; i < memory.count; i++)
+        metrics->items[metrics->count++] = memory.items[i];
+    return PTB_OK;
 }
 
 static void step_facts(ptb_bench_run *run, ptb_params *facts)
 {
+    const ptb_data *data = run->trainer->data;
     ptb_params_set(facts, "device", "%s", run->trainer->device->description);
     ptb_params_set(facts, "steps", "%" PRIu64, run->trainer->steps);
     ptb_params_set(facts, "peak_memory_rank", "%d", run->memory.fullest);
-    ptb_params_set(facts, "parameters_hash", "%016" PRIx64,
-                   run->trainer->data->ops->hash(run->trainer->data));
-    run->trainer->data->ops->describe(run->trainer->data, facts);
+    ptb_params_set(facts, "parameters_hash", "%016" PRIx64, data->ops->hash(run->trainer->data));
+    ptb_model_shape_facts(&run->layout.shape, facts);
+    data->ops->describe(run->trainer->data, facts);
 }
 
 static bool step_series(ptb_bench_run *run, size_t i, ptb_series *series)
@@ -521,7 +482,7 @@ static void step_finish(ptb_bench_run *run)
 // itself.
 static bool step_needs_threads(const void *config, bool one_host)
 {
-    const step_config *c = config;
+    const ptb_step_config *c = config;
     bool only_host = !c->comm || strcmp(c->comm, "host") == 0;
     bool only_shared = !c->transport || !*c->transport || strcmp(c->transport, "shm") == 0;
     return !(one_host && only_host && only_shared);
@@ -531,7 +492,7 @@ static const ptb_bench step_bench = {
     .plugin = {"step", "training steps of a GPT: forward, backward, gradient reduction, AdamW"},
     .opts = step_opts,
     .opt_count = sizeof step_opts / sizeof *step_opts,
-    .config_size = sizeof(step_config),
+    .config_size = sizeof(ptb_step_config),
     .needs_threads = step_needs_threads,
     .defaults = {.min_iters = 20, .max_iters = 30, .warmup = 3, .latency_only = true},
     .open = step_open,

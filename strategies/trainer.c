@@ -18,6 +18,7 @@ static ptb_model_config model_config(const ptb_trainer_config *c)
                               .type = c->type,
                               .recompute = c->recompute,
                               .recompute_every = c->recompute_every,
+                              .packed = c->packed,
                               .seed = c->seed};
 }
 
@@ -40,9 +41,9 @@ void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_C
     ptb_data_env env = data_env(c);
     ptb_model_memory(&model, bytes);
     c->strategy->memory(&env, c->world->size, bytes);
-    bytes[PTB_MEMORY_WORKSPACE] += c->kernels->stream_workspace(c->threads);
     bytes[PTB_MEMORY_OPTIMIZER] += sizeof(ptb_update) + sizeof(double);
     bytes[PTB_MEMORY_COMMUNICATION] += sizeof(double); // the loss
+    bytes[PTB_MEMORY_WORKSPACE] += c->kernels->stream_workspace(c->threads);
 }
 
 static void explain_memory(const ptb_trainer_config *c, char *reason)
@@ -94,6 +95,7 @@ static ptb_status start_prefetch(ptb_trainer *t)
     uint64_t mine = (uint64_t)(c->batch / c->world->size);
     ptb_prefetch_config config = {.tokens = c->tokens,
                                   .length = (size_t)c->layout->shape.sequence,
+                                  .pack = c->packed,
                                   .batch = (uint64_t)c->batch,
                                   .first = (uint64_t)c->world->rank * mine,
                                   .mine = mine,

@@ -27,6 +27,7 @@ typedef struct {
     int64_t micro_batches; // of a rank's part of it, one after the other; their gradients add up
     ptb_recompute recompute;
     int64_t recompute_every;
+    bool packed; // tokens were opened packed
     uint64_t seed, bucket_bytes;
     bool overlap;
     int threads;

@@ -64,6 +64,8 @@ static ptb_status begin_microbatch(ptb_trainer *t)
     PTB_TRY(ptb_mark_open(&t->compute_mark, c->trace, t->compute));
     PTB_TRY(ptb_stream_copy(t->compute, ptb_model_inputs(t->model, 0), batch->inputs + at, bytes));
     PTB_TRY(ptb_stream_copy(t->compute, ptb_model_targets(t->model, 0), batch->targets + at, bytes));
+    if (c->packed)
+        PTB_TRY(ptb_stream_copy(t->compute, ptb_model_starts(t->model, 0), batch->start + at, bytes));
     ptb_span s = span(t, PTB_SPAN_COPY, PTB_PHASE_FORWARD, PTB_LANE_COMPUTE, -1, "batch");
     PTB_TRY(ptb_mark_close(&t->compute_mark, c->trace, t->compute, &s));
     return ptb_model_begin(t->model, 0, &place);

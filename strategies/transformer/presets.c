@@ -8,8 +8,8 @@
 #include <string.h>
 
 #define GPT2                                                                                                 \
-    .sequence = 1024, .vocabulary = 50257, .norm = PTB_LAYER_NORM, .position = PTB_LEARNED_POSITIONS,        \
-    .activation = PTB_GELU, .biases = true, .tied = true
+    .sequence = 1024, .positions = 1024, .vocabulary = 50257, .norm = PTB_LAYER_NORM,                        \
+    .position = PTB_LEARNED_POSITIONS, .activation = PTB_GELU, .biases = true, .tied = true
 #define LLAMA3                                                                                               \
     .sequence = 8192, .vocabulary = 128256, .norm = PTB_RMS_NORM, .position = PTB_ROTARY_POSITIONS,          \
     .rotary_base = 500000, .activation = PTB_SWIGLU

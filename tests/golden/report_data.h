@@ -194,6 +194,25 @@ static inline void data_add_sweep(const data_run *run, data_coll c, double start
 
 enum { DATA_STEPS = 100, DATA_MS = 1000000 };
 
+static inline void data_add_memory(ptb_metrics *m)
+{
+    const char *const parts[] = {"parameters",    "gradients", "optimizer", "activations",
+                                 "communication", "workspace", "memory"};
+    const double bytes[] = {42.8e6, 42.8e6, 85.6e6, 120e6, 0, 9e6, 300.2e6};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "peak_%s", parts[i]);
+        ptb_metrics_add(m, name, bytes[i] * (i == 5 ? 1.02 : 1), "bytes", PTB_LOWER_IS_BETTER, "ledger");
+        snprintf(name, sizeof name, "predicted_%s", parts[i]);
+        ptb_metrics_add(m, name, bytes[i], "bytes", PTB_NEUTRAL, "from the shape");
+    }
+    ptb_metrics_add(m, "parameters", 10.7e6, "", PTB_NEUTRAL, "all weights");
+    ptb_metrics_add(m, "peak_resident", 321e6, "bytes", PTB_LOWER_IS_BETTER, "growth of the process");
+    ptb_metrics_add(m, "mfu", 71.5, "%", PTB_HIGHER_IS_BETTER, "flops_per_s / matmul_peak");
+    ptb_metrics_add(m, "steps_starved", 0, "", PTB_LOWER_IS_BETTER, "steps that waited for input");
+    ptb_metrics_add(m, "skipped_steps", 1, "", PTB_LOWER_IS_BETTER, "steps without an update");
+}
+
 static inline void data_add_steps(const data_run *run, const char *strategy, int batch, double compute_ms,
                                   double exposed_ms, size_t steps)
 {
@@ -240,6 +259,7 @@ static inline void data_add_steps(const data_run *run, const char *strategy, int
     ptb_metrics_add(&m, "loss_first", loss[0], "nats", PTB_NEUTRAL, "mean cross entropy a token");
     ptb_metrics_add(&m, "loss_last", loss[steps - 1], "nats", PTB_LOWER_IS_BETTER,
                     "mean cross entropy a token");
+    data_add_memory(&m);
     const ptb_series series = {.name = "loss", .unit = "nats", .values = loss, .count = steps};
     ptb_case named_case = {.params = params};
     char key[PTB_KEY_BYTES];

@@ -39,8 +39,11 @@ static bool ledger_holds(const ptb_trainer *t)
     uint64_t bytes[PTB_MEMORY_COUNT];
     ptb_trainer_memory(&t->config, bytes);
     for (int i = 0; i < PTB_MEMORY_COUNT; i++)
-        if (t->device->peak_bytes[i] != bytes[i])
+        if (t->device->peak_bytes[i] != bytes[i]) {
+            print_error("%s: %llu bytes at most, %llu predicted\n", ptb_memory_name((ptb_memory)i),
+                        (unsigned long long)t->device->peak_bytes[i], (unsigned long long)bytes[i]);
             return false;
+        }
     return true;
 }
 
@@ -53,6 +56,8 @@ static ptb_status train(ptb_world *world, training *run, ptb_trainer *t)
         ptb_trace_clear(t->config.trace);
         PTB_TRY(ptb_trainer_step(t));
     }
+    if (!ledger_holds(t)) // nothing was allocated since
+        return PTB_WRONG;
     memcpy(run->losses[rank], t->losses, sizeof run->losses[rank]);
     run->hash[rank] = t->data->ops->hash(t->data);
     size_t count;

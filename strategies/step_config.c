@@ -1,0 +1,154 @@
+// See step_config.h. To add an option: a field there, a row of the table in step.c, and a line in
+// ptb_step_params.
+#include "strategies/step_config.h"
+
+#include "core/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_BATCH = 8 };
+
+static bool is_word(const char *word, const char *wanted)
+{
+    return word && strcmp(word, wanted) == 0;
+}
+
+ptb_dtype ptb_step_type(const char *precision)
+{
+    return is_word(precision, "bf16") ? PTB_BF16 : is_word(precision, "f16") ? PTB_F16 : PTB_F32;
+}
+
+ptb_status ptb_step_batch(const ptb_step_config *c, int ranks, int64_t *batch)
+{
+    int64_t asked = c->batch, parts = ranks * c->micro_batches;
+    int64_t effective = asked ? asked : (DEFAULT_BATCH + parts - 1) / parts * parts;
+    if (effective % parts == 0) {
+        *batch = effective;
+        return PTB_OK;
+    }
+    char over[64] = "", ways[64];
+    snprintf(ways, sizeof ways, "%d ranks", ranks);
+    if (c->micro_batches > 1)
+        snprintf(over, sizeof over, " x %" PRId64 " microbatches = %" PRId64 " parts", c->micro_batches,
+                 parts);
+    int64_t below = asked / parts ? asked / parts * parts : parts;
+    ptb_error("--batch %" PRId64 " does not divide over %s%s: %" PRId64 " = %" PRId64 " x %" PRId64
+              " + %" PRId64 "; use %" PRId64 " or %" PRId64,
+              asked, ways, over, asked, parts, asked / parts, asked % parts, below,
+              (asked / parts + 1) * parts);
+    return PTB_USAGE;
+}
+
+ptb_status ptb_step_check(const ptb_step_config *c)
+{
+    bool is_cosine = is_word(c->schedule, "cosine");
+    if (is_cosine && c->rate_steps <= c->rate_warmup) {
+        ptb_error(
+            "--lr-schedule cosine ends at step --lr-steps, which must be after --lr-warmup; got --lr-steps "
+            "%" PRId64 " and --lr-warmup %" PRId64 ". Give the number of steps of the whole training",
+            c->rate_steps, c->rate_warmup);
+        return PTB_USAGE;
+    }
+    if (is_cosine && c->rate_min > c->rate) {
+        ptb_error("--lr-min %g is above --lr %g: the cosine falls from --lr to --lr-min", c->rate_min,
+                  c->rate);
+        return PTB_USAGE;
+    }
+    return PTB_OK;
+}
+
+ptb_optimizer ptb_step_optimizer(const ptb_step_config *c, ptb_dtype type)
+{
+    bool is_f16 = type == PTB_F16;
+    return (ptb_optimizer){.kind = is_word(c->optimizer, "sgd") ? PTB_OPTIMIZER_SGD : PTB_OPTIMIZER_ADAMW,
+                           .schedule = is_word(c->schedule, "cosine") ? PTB_RATE_COSINE : PTB_RATE_CONSTANT,
+                           .rate = c->rate,
+                           .rate_min = c->rate_min,
+                           .rate_warmup = (uint64_t)c->rate_warmup,
+                           .rate_steps = (uint64_t)c->rate_steps,
+                           .beta1 = c->beta1,
+                           .beta2 = c->beta2,
+                           .epsilon = c->epsilon,
+                           .momentum = c->momentum,
+                           .decay = c->decay,
+                           .clip = c->clip,
+                           .loss_scale = is_f16 ? c->loss_scale : 1,
+                           .dynamic = is_f16,
+                           .growth_interval = (uint32_t)c->growth_interval};
+}
+
+static void set_integer(ptb_params *p, const char *name, int64_t value)
+{
+    ptb_params_set(p, name, "%" PRId64, value);
+}
+
+// In full, so that no two settings share a key.
+static void set_number(ptb_params *p, const char *name, double value)
+{
+    ptb_text text = PTB_TEXT_INIT;
+    ptb_text_append_number(&text, value, -1);
+    ptb_params_set(p, name, "%s", ptb_text_string(&text));
+    ptb_text_release(&text);
+}
+
+static void set_optimizer(const ptb_step_config *c, const char *precision, ptb_params *p)
+{
+    ptb_params_set(p, "optimizer", "%s", c->optimizer);
+    set_number(p, "lr", c->rate);
+    set_integer(p, "lr_warmup", c->rate_warmup);
+    if (is_word(c->schedule, "cosine")) {
+        ptb_params_set(p, "lr_schedule", "cosine");
+        set_integer(p, "lr_steps", c->rate_steps);
+        set_number(p, "lr_min", c->rate_min);
+    }
+    if (is_word(c->optimizer, "sgd")) {
+        set_number(p, "momentum", c->momentum);
+    } else {
+        set_number(p, "beta1", c->beta1);
+        set_number(p, "beta2", c->beta2);
+        set_number(p, "adam_epsilon", c->epsilon);
+    }
+    set_number(p, "weight_decay", c->decay);
+    if (c->clip > 0)
+        set_number(p, "clip", c->clip);
+    if (is_word(precision, "f16")) {
+        set_number(p, "loss_scale", c->loss_scale);
+        set_integer(p, "loss_scale_growth", c->growth_interval);
+    }
+}
+
+void ptb_step_params(const ptb_step_config *c, const ptb_step_point *point, ptb_params *p)
+{
+    char size[32];
+    ptb_params_set(p, "strategy", "%s", point->strategy);
+    ptb_params_set(p, "comm", "%s", point->comm);
+    ptb_params_set(p, "algo", "%s", point->algorithm);
+    if (c->transport && *c->transport)
+        ptb_params_set(p, "transport", "%s", c->transport);
+    ptb_params_set(p, "device", "%s", c->device);
+    ptb_params_set(p, "kernels", "%s", c->kernels);
+    set_integer(p, "threads", c->threads);
+    ptb_model_options_params(&c->model, p);
+    set_integer(p, "batch", point->batch);
+    ptb_params_set(p, "precision", "%s", point->precision);
+    if (!is_word(c->reduce_type, "f32"))
+        ptb_params_set(p, "reduce_type", "%s", c->reduce_type);
+    if (c->micro_batches > 1)
+        set_integer(p, "micro_batches", c->micro_batches);
+    if (!is_word(c->recompute, "none")) {
+        ptb_params_set(p, "recompute", "%s", c->recompute);
+        set_integer(p, "recompute_every", c->recompute_every);
+    }
+    set_optimizer(c, point->precision, p);
+    ptb_params_set(p, "data", "%s", point->data);
+    if (c->pack)
+        ptb_params_set(p, "pack", "yes");
+    ptb_text_format_size(c->bucket_bytes, size, sizeof size);
+    ptb_params_set(p, "bucket", "%s", size);
+    ptb_params_set(p, "overlap", "%s", c->overlap ? "yes" : "no");
+    ptb_params_set(p, "seed", "%" PRIu64, point->seed);
+    set_integer(p, "ranks", point->ranks);
+}

@@ -1,0 +1,45 @@
+// The configuration of the benchmark `step`: what its options make of a training run, and what of them
+// identifies a case.
+#ifndef PTB_STRATEGIES_STEP_CONFIG_H
+#define PTB_STRATEGIES_STEP_CONFIG_H
+
+#include "core/bench.h"
+#include "strategies/model_options.h"
+#include "strategies/optimizer.h"
+
+typedef struct {
+    // Lists: a case for each combination.
+    char *strategy, *comm, *algorithm, *precision;
+    char *transport, *kernels, *device, *data, *reduce_type, *recompute;
+    ptb_model_options model;
+    int64_t batch, micro_batches, recompute_every, threads;
+    bool pack, overlap;
+    uint64_t bucket_bytes;
+    // Optimizer.
+    char *optimizer, *schedule;
+    double rate, rate_min, beta1, beta2, epsilon, momentum, decay, clip, loss_scale;
+    int64_t rate_warmup, rate_steps, growth_interval;
+} ptb_step_config;
+
+// What one case adds to the configuration.
+typedef struct {
+    const char *strategy, *comm, *algorithm, *precision;
+    int64_t batch;    // effective sequences of the global batch
+    const char *data; // where the tokens come from, in words
+    uint64_t seed;
+    int ranks;
+} ptb_step_point;
+
+// Sequences of the global batch: as asked, or 8 or the next number that divides. USAGE, logged with the
+// arithmetic, when the number that was asked for does not divide over ranks and microbatches.
+ptb_status ptb_step_batch(const ptb_step_config *config, int ranks, int64_t *batch);
+// USAGE, logged, when settings contradict each other.
+ptb_status ptb_step_check(const ptb_step_config *config);
+ptb_optimizer ptb_step_optimizer(const ptb_step_config *config, ptb_dtype type);
+// Compute type by the option's word.
+ptb_dtype ptb_step_type(const char *precision);
+// The parameters of a case. What is off (clipping, dropout, recomputation) or has no meaning there (momentum
+// of AdamW) is left out; everything else is in, so that no two settings share a key.
+void ptb_step_params(const ptb_step_config *config, const ptb_step_point *point, ptb_params *params);
+
+#endif

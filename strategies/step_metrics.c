@@ -1,0 +1,108 @@
+// See step_metrics.h. FLOPs are counted by several conventions because papers use several; each metric names
+// its own.
+#include "strategies/step_metrics.h"
+
+#include "core/log.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+// FLOP/s of all ranks' matrix products, measured now, with the step's type and threads.
+static ptb_status measure_peak(ptb_trainer *t, double *flops_per_s)
+{
+    const ptb_trainer_config *c = &t->config;
+    double mine = 0;
+    // All at once, as in a step: the ranks of a host share its memory, clock and power.
+    PTB_TRY(ptb_world_start(c->world));
+    ptb_status status = c->kernels->matmul_peak(t->compute, c->type, c->threads, &mine);
+    double *all = calloc((size_t)c->world->size, sizeof *all), sum = 0;
+    if (!all) {
+        ptb_error("no memory for the peaks of %d ranks", c->world->size);
+        status = PTB_NO_MEMORY;
+    }
+    status = ptb_world_agree(c->world, status);
+    if (status == PTB_OK)
+        status = ptb_world_all_gather(c->world, &mine, sizeof mine, all);
+    for (int r = 0; status == PTB_OK && r < c->world->size; r++)
+        sum += all[r];
+    free(all);
+    *flops_per_s = sum;
+    return status;
+}
+
+static void add_utilisation(const char *name, const char *convention, double flops_per_s, double peak,
+                            ptb_metrics *metrics)
+{
+    ptb_metrics_add(metrics, name, 100 * flops_per_s / peak, "%", PTB_HIGHER_IS_BETTER, convention);
+}
+
+static void add_rates(const ptb_trainer *t, double step_ns, double peak, ptb_metrics *metrics)
+{
+    const ptb_trainer_config *c = &t->config;
+    double rate = (double)c->batch * (double)c->layout->shape.sequence / (step_ns * 1e-9);
+    double palm = ptb_layout_flops_palm(c->layout) * rate;
+    double megatron = ptb_layout_flops_megatron(c->layout) * rate;
+    double parts = (double)(c->world->size * c->micro_batches);
+    double exact = ptb_model_flops(t->model) * parts / (step_ns * 1e-9);
+    ptb_metrics_add(metrics, "tokens_per_s", rate, "tokens/s", PTB_HIGHER_IS_BETTER,
+                    "tokens of the global batch / median step time");
+    ptb_metrics_add(metrics, "flops_per_s", palm, "FLOP/s", PTB_HIGHER_IS_BETTER,
+                    "PaLM: 6 N + 12 L h s per token, N without embeddings; all ranks");
+    ptb_metrics_add(metrics, "flops_per_s_causal", ptb_layout_flops_causal(c->layout) * rate, "FLOP/s",
+                    PTB_HIGHER_IS_BETTER, "6 N + 6 L h s per token (llm.c), N without embeddings; all ranks");
+    ptb_metrics_add(metrics, "flops_per_s_megatron", megatron, "FLOP/s", PTB_HIGHER_IS_BETTER,
+                    "Megatron: 6 [L (h (q+k+v) + q h + g h f) + h V] + 6 L q s per token; all ranks");
+    ptb_metrics_add(metrics, "matmul_flops_per_s", exact, "FLOP/s", PTB_HIGHER_IS_BETTER,
+                    "matrix products as computed: head, attention's blocks, recomputation; all ranks");
+    ptb_metrics_add(metrics, "matmul_peak", peak, "FLOP/s", PTB_NEUTRAL,
+                    "best matrix product, measured after the steps, same type and threads; sum of ranks");
+    add_utilisation("mfu", "flops_per_s (PaLM) / matmul_peak (measured)", palm, peak, metrics);
+    add_utilisation("mfu_megatron", "flops_per_s_megatron / matmul_peak (measured)", megatron, peak, metrics);
+    add_utilisation("hfu", "matmul_flops_per_s (as computed) / matmul_peak (measured)", exact, peak, metrics);
+}
+
+// Starved and skipped steps, warm-up included.
+static ptb_status add_events(const ptb_trainer *t, ptb_metrics *metrics)
+{
+    double worst[] = {(double)t->starved, (double)t->waited_ns * 1e-6,
+                      t->steps ? (double)t->fill_ns * 1e-6 / (double)t->steps : NAN};
+    PTB_TRY(ptb_world_reduce_max(t->config.world, worst, sizeof worst / sizeof *worst));
+    ptb_metrics_add(metrics, "steps_starved", worst[0], "", PTB_LOWER_IS_BETTER,
+                    "steps whose batch was not ready when asked for, of all steps; the rank with most");
+    ptb_metrics_add(metrics, "input_wait", worst[1], "ms", PTB_LOWER_IS_BETTER,
+                    "time waited for batches, over all steps; the rank with most");
+    ptb_metrics_add(metrics, "input_fill", worst[2], "ms", PTB_LOWER_IS_BETTER,
+                    "time the prefetch thread takes for a batch, mean of all steps; the slowest rank");
+    ptb_metrics_add(metrics, "skipped_steps", (double)t->seen.update.skipped, "", PTB_LOWER_IS_BETTER,
+                    "steps without an update because a gradient was not finite, of all steps");
+    return PTB_OK;
+}
+
+static void add_training(const ptb_trainer *t, ptb_metrics *metrics)
+{
+    uint64_t last = t->steps - 1;
+    bool any = t->steps > 0;
+    ptb_metrics_add(metrics, "parameters", (double)t->config.layout->parameters, "", PTB_NEUTRAL,
+                    "all weights, embeddings included, a tied head once");
+    ptb_metrics_add(metrics, "active_parameters", (double)t->config.layout->active_parameters, "",
+                    PTB_NEUTRAL,
+                    "weights that one token goes through: of the experts only those it is routed to");
+    ptb_metrics_add(metrics, "comm_volume", any ? t->data->wire_bytes / (double)t->steps : NAN, "bytes",
+                    PTB_LOWER_IS_BETTER,
+                    "per rank and step: sum over gradient collectives of S x bus factor (ring-equivalent)");
+    ptb_metrics_add(metrics, "loss_first", any ? t->losses[0] : NAN, "nats", PTB_NEUTRAL,
+                    "mean cross-entropy per token of step 0's global batch");
+    ptb_metrics_add(metrics, "loss_last", any ? t->losses[last] : NAN, "nats", PTB_LOWER_IS_BETTER,
+                    "mean cross-entropy per token of the last step's global batch");
+    ptb_metrics_add(metrics, "grad_norm_last", any ? t->norms[last] : NAN, "", PTB_NEUTRAL,
+                    "global norm of the last step's gradient, before clipping");
+}
+
+ptb_status ptb_step_metrics(ptb_trainer *t, double step_ns, ptb_metrics *metrics)
+{
+    double peak = NAN;
+    PTB_TRY(measure_peak(t, &peak));
+    add_rates(t, step_ns, peak, metrics);
+    add_training(t, metrics);
+    return add_events(t, metrics);
+}

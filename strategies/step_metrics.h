@@ -1,0 +1,13 @@
+// What the benchmark `step` reports of a training run besides its breakdown and memory: rates, utilisation,
+// losses, starved and skipped steps.
+#ifndef PTB_STRATEGIES_STEP_METRICS_H
+#define PTB_STRATEGIES_STEP_METRICS_H
+
+#include "core/bench.h"
+#include "strategies/trainer.h"
+
+// Streams idle, after the timed steps; step_ns: median time of one. Measures the peak of matrix products for
+// the utilisations, on all ranks at once (some tenths of a second). Collective.
+ptb_status ptb_step_metrics(ptb_trainer *trainer, double step_ns, ptb_metrics *metrics);
+
+#endif
