@@ -50,7 +50,7 @@ static const ptb_kernels host_kernels = {
 #define X(method, arguments) .method = method,
     PTB_KERNEL_LIST(X)
 #undef X
-        .types = 1u << PTB_F32,
+        .types = 1u << PTB_F32 | 1u << PTB_BF16 | 1u << PTB_F16,
     .set_threads = set_threads,
     .reserve = reserve,
     .stream_workspace = ptb_host_stream_workspace,

@@ -25,11 +25,6 @@ static ptb_status check_numbers(const ptb_model_config *c)
                   c->batch, c->threads, c->slots, c->recompute_every, c->loss_rows);
         return PTB_USAGE;
     }
-    const ptb_model_shape *s = &c->layout->shape;
-    if (s->experts) {
-        ptb_error("the kernels have no products in groups yet");
-        return PTB_UNSUPPORTED;
-    }
     if (!(c->kernels->types & 1u << c->type)) {
         ptb_error("the kernels '%s' do not compute in %s", c->kernels->plugin.name, ptb_dtype_name(c->type));
         return PTB_UNSUPPORTED;

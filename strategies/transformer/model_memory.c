@@ -1,27 +1,30 @@
 // Where a model's buffers lie in its two allocations, and so how large those are. The same code counts and
 // places, so the prediction cannot differ from what is allocated.
 //
-// Closed form, with the letters of model_internal.h, e bytes of the compute type, M slots (microbatches) and
-// L blocks; every buffer is rounded up to 64 bytes. Activations:
+// Closed form, with the letters of model_internal.h, e bytes of the compute type, L blocks; every buffer is
+// rounded up to 64 bytes (tests/unit/test_model_memory.c holds the code to it). Activations:
 //
-//   a slot       N (4 + 4, + 4 packed) + 8 with a balance loss + e N C (embedded)
-//                + e N C (the head's norm) + N (8 LayerNorm, 4 RMSNorm) + e N C (gradient of the stream)
-//   a block      dense    e N (5 C + Q + A + G F + F) + 4 N (heads + 4 LayerNorm, + 2 RMSNorm)
-//                mixture  e (N (5 C + Q + A + G s + s) + S (2 C + G f + f))
-//                         + 4 (N (heads + 4 or 2 + E + 3 K) + 2 E + 1)
-//   of it        selective recomputation keeps e N A + 4 N heads once for all blocks, full recomputation
-//                everything but e N C (its output)
-//   deferred     e (N (2 C + Q, + 2 C with dropout) + dense N G F, mixture N (E + G s) + S G f) a block, and
-//                e S C where a mixture is recomputed in full
+//   once      what recomputed blocks share: the largest of their recomputed parts
+//   a slot    N (8, + 4 packed), + 8 with a balance loss, + 3 e N C (embedded, the head's norm, the gradient
+//             of the residual stream) + N x norm (8 LayerNorm, 4 RMSNorm)
+//   a block   e N C (its output), and what is not recomputed of
+//     attention (recomputed by selective and full)   e N A + 4 N heads
+//     the rest (recomputed by full)                  e N (3 C + Q) + 2 N x norm
+//       dense      + e N (G F + F)
+//       mixture    + e (N (G s + s) + S (2 C + G f + f)) + 4 (N (E + 3 K) + 2 E + 1)
+//   deferred  a block: e N (2 C + Q, + 2 C with dropout); dense: + e N G F; mixture: + e (N (E + G s) + S G
+//   f),
+//             + e S C where it is recomputed in full
 //
-// so that activations are about M (L x block + slot) + one block where blocks are recomputed. GPT-2 in f32
-// keeps 4 N (16 C + 4 C x 0 + ...) = N (68 C + 4 heads + 16) bytes a block: 5 C + 3 C + C + 4 C + 4 C = 17 C
-// elements, where Korthikanti et al. count 34 C bytes in 16-bit types with dropout masks (ours are drawn
-// again) and with the scores that blockwise attention never has.
+// GPT-2 keeps e 16 N C + N (4 heads + 16) bytes a block: norm1, middle, norm2, out 4 C, query, key and value
+// 3 C, attention C, up and activated 8 C. Korthikanti et al. 2022 (equation 2) count 34 C bytes a row in
+// 16-bit types, 32 of which are these; the rest is dropout masks, which are drawn again here, and their
+// scores 5 a s^2 do not exist in blockwise attention. Full recomputation leaves e N C a block, as theirs (2 s
+// b h).
 //
-// Workspace: the logits of some rows (4 B each, + e in 16-bit types), losses, e N C (gradient of a norm's
-// output), e max(N A, N F for SwiGLU, S C, S f, N s), without `deferred` the gradients above once (those of
-// up and qkv in one place), 4 N K for a mixture, and attention's workspace.
+// Workspace: 4 B V logits of B rows at once (+ e B V in 16-bit types), 4 B losses, e N C (gradient of a
+// norm's output), e max(N A, N F for SwiGLU, S C, S f, N s), 4 N K, attention's workspace; without `deferred`
+// also e max(N Q, N G F, S G f), e N C with dropout, and e N (E + G s) for mixtures.
 #include "strategies/transformer/model_internal.h"
 
 #include <math.h>

@@ -15,6 +15,13 @@ static const struct {
      {SMALL, .kv_heads = 2, .position = PTB_ROTARY_POSITIONS, .norm = PTB_RMS_NORM, .activation = PTB_SWIGLU,
       .feed_forward = 20, .tied = true}},
     {"narrow heads, no biases", {SMALL, .kv_heads = 1, .head_width = 10, .feed_forward = 7}},
+    {"mixture",
+     {SMALL, .kv_heads = 2, .position = PTB_ROTARY_POSITIONS, .norm = PTB_RMS_NORM, .activation = PTB_SWIGLU,
+      .experts = 5, .top_k = 2, .expert_hidden = 10, .normalise = true}},
+    {"mixture with shared experts, capacity, balance and dropout",
+     {SMALL, .norm = PTB_RMS_NORM, .activation = PTB_SWIGLU, .experts = 4, .top_k = 2, .expert_hidden = 14,
+      .shared_experts = 2, .dense_layers = 1, .capacity_factor = 0.8, .balance = 0.1, .dropout = 0.25}},
+    {"mixture of GELU experts", {SMALL, .biases = true, .experts = 3, .top_k = 3, .expert_hidden = 11}},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -77,6 +84,9 @@ static void test_modes(void **state)
         model_case c;
         model_case_init(&c, &shapes[i].shape, 2);
         check_modes(shapes[i].name, &c, PTB_F32);
+        check_modes(shapes[i].name, &c, PTB_BF16);
+        if (i % 4 == 1)
+            check_modes(shapes[i].name, &c, PTB_F16);
         model_case_release(&c);
     }
 }
@@ -169,6 +179,7 @@ static void test_packing(void **state)
     (void)state;
     check_packing(shapes[0].shape);
     check_packing(shapes[2].shape);
+    check_packing(shapes[4].shape);
 }
 
 typedef struct {
