@@ -70,7 +70,7 @@ static const ptb_opt step_opts[] = {
     {"beta1", 0, PTB_OPT_DOUBLE, FIELD(beta1), "0.9", 0, 0.999999, NULL, NULL, "AdamW: decay of the mean"},
     {"beta2", 0, PTB_OPT_DOUBLE, FIELD(beta2), "0.95", 0, 0.999999, NULL, NULL,
      "AdamW: decay of the mean square"},
-    {"adam-epsilon", 0, PTB_OPT_DOUBLE, FIELD(epsilon), "1e-8", 0, 1, NULL, NULL,
+    {"adam-epsilon", 0, PTB_OPT_DOUBLE, FIELD(epsilon), "1e-08", 0, 1, NULL, NULL,
      "AdamW: added to the root of the mean square"},
     {"momentum", 0, PTB_OPT_DOUBLE, FIELD(momentum), "0.9", 0, 0.999999, NULL, NULL,
      "SGD: momentum; 0: none, and no memory for it"},

@@ -1,6 +1,6 @@
-// Data-parallel training with ranks as threads of this process: every number of ranks gives the same losses
-// up to rounding and the same parameters on all ranks; overlap changes no bit; the ledger is what was
-// predicted.
+// Data-parallel training with ranks as threads of this process: every number of ranks and microbatches gives
+// the same losses up to rounding and the same parameters on all ranks; overlap and recomputation change no
+// bit; mixed precision stays near f32; the ledger is what was predicted.
 #include "collectives/world.h"
 #include "profiler/overlap.h"
 #include "strategies/trainer.h"
@@ -17,20 +17,30 @@
 
 enum { STEPS = 12, RANKS_MAX = 4, BATCH = 12, BUCKET = 4096 };
 
+// What a run is asked for; zeros stand for the plain case.
 typedef struct {
-    // Asked for.
     int ranks;
-    bool overlap;
-    int64_t sequence;
-    // Found.
+    bool without_overlap, pack, frozen; // frozen: the learning rate is 0
+    int64_t sequence, micro_batches, recompute_every;
+    ptb_recompute recompute;
+    ptb_dtype type, reduce_type;
+    ptb_optimizer_kind optimizer;
+    uint32_t growth;
+    double clip, loss_scale, momentum, dropout;
+} settings;
+
+typedef struct {
+    settings asked;
     ptb_status status[RANKS_MAX];
     char reason[RANKS_MAX][PTB_REASON_BYTES];
-    double losses[RANKS_MAX][STEPS];
+    double losses[RANKS_MAX][STEPS], norms[STEPS], scales[STEPS], rates[STEPS]; // rank 0's from the second on
     uint64_t hash[RANKS_MAX];
     ptb_overlap overlapped[RANKS_MAX]; // of the last step
+    ptb_update update;                 // after the last step
     uint64_t collective_bytes;
     double wire_bytes;
     size_t elements;
+    uint64_t bytes[PTB_MEMORY_COUNT]; // predicted
 } training;
 
 // cmocka's assertions are for its own thread; here problems become statuses.
@@ -64,6 +74,11 @@ static ptb_status train(ptb_world *world, training *run, ptb_trainer *t)
     const ptb_span *spans = ptb_trace_spans(t->config.trace, &count, NULL);
     PTB_TRY(ptb_overlap_measure(spans, count, NULL, &run->overlapped[rank]));
     if (rank == 0) {
+        memcpy(run->norms, t->norms, sizeof run->norms);
+        memcpy(run->scales, t->scales, sizeof run->scales);
+        memcpy(run->rates, t->rates, sizeof run->rates);
+        ptb_trainer_memory(&t->config, run->bytes);
+        run->update = t->seen.update;
         run->collective_bytes = t->data->collective_bytes;
         run->wire_bytes = t->data->wire_bytes;
         run->elements = t->config.layout->count;
@@ -71,50 +86,74 @@ static ptb_status train(ptb_world *world, training *run, ptb_trainer *t)
     return PTB_OK;
 }
 
-static ptb_status rank_main(ptb_world *world, void *arg)
+static ptb_dtype type_of(ptb_dtype asked)
 {
-    training *run = arg;
-    ptb_model_shape shape = {.layers = 2,
-                             .hidden = 24,
-                             .heads = 3,
-                             .sequence = run->sequence,
-                             .vocabulary = 40,
-                             .biases = true,
-                             .tied = true};
-    ptb_layout layout;
-    ptb_tokens *tokens;
-    ptb_trace *trace;
-    PTB_TRY(ptb_layout_init(&layout, &shape));
-    PTB_TRY(ptb_tokens_open(
-        &(ptb_tokens_config){.seed = 1, .length = shape.sequence, .vocabulary = shape.vocabulary}, &tokens));
-    PTB_TRY(ptb_trace_new(1000, world->rank, &trace));
+    return asked == (ptb_dtype)0 ? PTB_F32 : asked;
+}
+
+static ptb_trainer_config configure(ptb_world *world, const settings *s, const ptb_layout *layout)
+{
     ptb_trainer_config config = {
         .world = world,
-        .trace = trace,
         .strategy = (const ptb_data_parallel *)ptb_registry_find(PTB_KIND_DATA_PARALLEL, "ddp"),
         .kernels = (const ptb_kernels *)ptb_registry_find(PTB_KIND_KERNELS, "host"),
-        .layout = &layout,
-        .tokens = tokens,
+        .layout = layout,
         .device = "host",
         .comm = "local",
         .comm_config = {.threads = true},
-        .optimizer = {.rate = 0.003,
+        .optimizer = {.kind = s->optimizer,
+                      .rate = s->frozen                           ? 0
+                              : s->optimizer == PTB_OPTIMIZER_SGD ? 0.3
+                                                                  : 0.003,
                       .rate_warmup = 4,
                       .beta1 = 0.9,
                       .beta2 = 0.95,
                       .epsilon = 1e-8,
+                      .momentum = s->momentum,
                       .decay = 0.1,
-                      .loss_scale = 1},
-        .type = PTB_F32,
-        .reduce_type = PTB_F32,
+                      .clip = s->clip,
+                      .loss_scale = s->loss_scale > 0 ? s->loss_scale : 1,
+                      .dynamic = s->type == PTB_F16,
+                      .growth_interval = s->growth ? s->growth : 1000},
+        .type = type_of(s->type),
+        .reduce_type = type_of(s->reduce_type),
         .batch = BATCH,
-        .micro_batches = 1,
+        .micro_batches = s->micro_batches ? s->micro_batches : 1,
+        .recompute = s->recompute,
+        .recompute_every = s->recompute_every,
+        .packed = s->pack,
         .seed = 1,
         .bucket_bytes = BUCKET,
-        .overlap = run->overlap,
+        .overlap = !s->without_overlap,
         .threads = 1,
         .max_steps = STEPS,
     };
+    return config;
+}
+
+static ptb_status rank_main(ptb_world *world, void *arg)
+{
+    training *run = arg;
+    const settings *s = &run->asked;
+    ptb_model_shape shape = {.layers = 3,
+                             .hidden = 24,
+                             .heads = 3,
+                             .sequence = s->sequence ? s->sequence : 9,
+                             .vocabulary = 40,
+                             .biases = true,
+                             .tied = true,
+                             .dropout = s->dropout};
+    ptb_layout layout;
+    ptb_tokens *tokens;
+    ptb_trace *trace;
+    PTB_TRY(ptb_layout_init(&layout, &shape));
+    ptb_tokens_config source = {
+        .seed = 1, .length = shape.sequence, .vocabulary = shape.vocabulary, .pack = s->pack};
+    PTB_TRY(ptb_tokens_open(&source, &tokens));
+    PTB_TRY(ptb_trace_new(1000, world->rank, &trace));
+    ptb_trainer_config config = configure(world, s, &layout);
+    config.trace = trace;
+    config.tokens = tokens;
     ptb_trainer *trainer = NULL;
     ptb_status status = ptb_trainer_new(&config, run->reason[world->rank], &trainer);
     run->status[world->rank] = status;
@@ -127,42 +166,59 @@ static ptb_status rank_main(ptb_world *world, void *arg)
     return status;
 }
 
-static void run_training(training *run, int ranks, bool overlap)
+static training run_training(settings asked)
 {
-    *run = (training){.ranks = ranks, .overlap = overlap, .sequence = 9};
-    assert_int_equal(ptb_world_run_local(ranks, NULL, rank_main, run), PTB_OK);
-    for (int r = 0; r < ranks; r++) {
-        assert_memory_equal(run->losses[r], run->losses[0], sizeof run->losses[0]);
-        assert_true(run->hash[r] == run->hash[0]);
+    training run = {.asked = asked};
+    assert_int_equal(ptb_world_run_local(asked.ranks, NULL, rank_main, &run), PTB_OK);
+    for (int r = 0; r < asked.ranks; r++) {
+        assert_memory_equal(run.losses[r], run.losses[0], sizeof run.losses[0]);
+        assert_true(run.hash[r] == run.hash[0]);
     }
+    for (int i = 0; i < STEPS; i++)
+        assert_true(isfinite(run.losses[0][i]));
+    return run;
+}
+
+// Largest relative difference of the losses.
+static double difference(const training *a, const training *b)
+{
+    double most = 0;
+    for (int i = 0; i < STEPS; i++)
+        most = fmax(most, fabs(a->losses[0][i] / b->losses[0][i] - 1));
+    return most;
+}
+
+static bool falls(const training *run)
+{
+    return run->losses[0][STEPS - 1] < run->losses[0][0] - 0.02;
 }
 
 static void test_ranks(void **state)
 {
     (void)state;
-    training one, many;
-    run_training(&one, 1, true);
+    training one = run_training((settings){.ranks = 1});
     assert_true(fabs(one.losses[0][0] - log(40)) < 0.1);
-    assert_true(one.losses[0][STEPS - 1] < one.losses[0][0]);
+    assert_true(falls(&one));
     assert_true(isnan(one.overlapped[0].overlap)); // nothing to overlap
     assert_int_equal(one.collective_bytes, 0);
     for (int ranks = 2; ranks <= RANKS_MAX; ranks++) {
-        run_training(&many, ranks, true);
+        training many = run_training((settings){.ranks = ranks});
+        assert_true(difference(&many, &one) < 1e-5);
         for (int i = 0; i < STEPS; i++)
-            assert_true(fabs(many.losses[0][i] / one.losses[0][i] - 1) < 1e-5);
+            assert_true(fabs(many.norms[i] / one.norms[i] - 1) < 1e-4);
         // The closed form: every gradient once a step; a ring sends 2 (n - 1) / n of it.
         double bytes = 4.0 * (double)many.elements * STEPS;
         assert_true((double)many.collective_bytes == bytes);
         assert_true(fabs(many.wire_bytes - bytes * 2 * (ranks - 1) / ranks) < 1);
     }
+    assert_true(one.rates[0] == 0.003 / 4 && one.rates[3] == 0.003 && one.rates[11] == 0.003);
 }
 
 static void test_overlap(void **state)
 {
     (void)state;
-    training with, without;
-    run_training(&with, 2, true);
-    run_training(&without, 2, false);
+    training with = run_training((settings){.ranks = 2});
+    training without = run_training((settings){.ranks = 2, .without_overlap = true});
     assert_true(with.hash[0] == without.hash[0]);
     assert_memory_equal(with.losses[0], without.losses[0], sizeof with.losses[0]);
     for (int r = 0; r < 2; r++) {
@@ -173,11 +229,162 @@ static void test_overlap(void **state)
     }
 }
 
+// Microbatches, and which rank takes them, change nothing but rounding; gradients are reduced once a step.
+static void test_micro_batches(void **state)
+{
+    (void)state;
+    training whole = run_training((settings){.ranks = 1});
+    training parts = run_training((settings){.ranks = 1, .micro_batches = 4});
+    training both = run_training((settings){.ranks = 2, .micro_batches = 3});
+    assert_true(difference(&parts, &whole) < 1e-5);
+    assert_true(difference(&both, &whole) < 1e-5);
+    assert_true((double)both.collective_bytes == 4.0 * (double)both.elements * STEPS);
+    assert_true(parts.bytes[PTB_MEMORY_ACTIVATIONS] < whole.bytes[PTB_MEMORY_ACTIVATIONS] / 3);
+}
+
+// Dropout draws the same masks, and documents end at the same places, however the batch is cut.
+static void test_sharding(void **state)
+{
+    (void)state;
+    for (int pack = 0; pack < 2; pack++) {
+        settings s = {.ranks = 1, .dropout = pack ? 0 : 0.2, .pack = pack};
+        training one = run_training(s);
+        s.ranks = 2;
+        s.micro_batches = 3;
+        training cut = run_training(s);
+        assert_true(difference(&cut, &one) < 1e-5);
+        training plain = run_training((settings){.ranks = 1});
+        assert_true(difference(&one, &plain) > 1e-3);
+    }
+}
+
+// What is computed again is the same to the bit.
+static void test_recompute(void **state)
+{
+    (void)state;
+    training kept = run_training((settings){.ranks = 1, .micro_batches = 2});
+    const settings other[] = {{.recompute = PTB_RECOMPUTE_SELECTIVE},
+                              {.recompute = PTB_RECOMPUTE_FULL},
+                              {.recompute = PTB_RECOMPUTE_FULL, .recompute_every = 2}};
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        settings s = other[i];
+        s.ranks = 1;
+        s.micro_batches = 2;
+        training again = run_training(s);
+        assert_memory_equal(again.losses[0], kept.losses[0], sizeof kept.losses[0]);
+        assert_true(again.hash[0] == kept.hash[0]);
+        assert_true(again.bytes[PTB_MEMORY_ACTIVATIONS] < kept.bytes[PTB_MEMORY_ACTIVATIONS]);
+    }
+}
+
+static void test_sgd(void **state)
+{
+    (void)state;
+    training one = run_training((settings){.ranks = 1, .optimizer = PTB_OPTIMIZER_SGD, .momentum = 0.5});
+    training two = run_training((settings){.ranks = 2, .optimizer = PTB_OPTIMIZER_SGD, .momentum = 0.5});
+    assert_true(falls(&one));
+    assert_true(difference(&two, &one) < 1e-5);
+}
+
+// The norm that is reported is the gradient's before clipping. A limit above all norms changes nothing, one
+// below them does; the update waits for the whole gradient, but nothing else changes with ranks.
+static void test_clip(void **state)
+{
+    (void)state;
+    settings s = {.ranks = 1, .optimizer = PTB_OPTIMIZER_SGD};
+    training free_ = run_training(s);
+    s.clip = 1e6;
+    training loose = run_training(s);
+    assert_memory_equal(loose.losses[0], free_.losses[0], sizeof loose.losses[0]);
+    for (int i = 0; i < STEPS; i++)
+        assert_true(free_.norms[i] > 0.1 && fabs(loose.norms[i] / free_.norms[i] - 1) < 1e-6);
+    s.clip = 0.1;
+    training tight = run_training(s);
+    assert_true(tight.norms[0] == loose.norms[0]); // before clipping
+    assert_true(difference(&tight, &loose) > 1e-3);
+    s.ranks = 3;
+    training three = run_training(s);
+    assert_true(difference(&three, &tight) < 1e-5);
+}
+
+static void test_mixed(void **state)
+{
+    (void)state;
+    training wide = run_training((settings){.ranks = 1});
+    training one = run_training((settings){.ranks = 1, .type = PTB_BF16});
+    assert_true(difference(&one, &wide) < 1e-2 && difference(&one, &wide) > 0);
+    assert_true(falls(&one));
+    for (int ranks = 2; ranks <= RANKS_MAX; ranks += 2) {
+        // A product's sums are f32, but each rank rounds what it keeps to 8 bits.
+        training many = run_training((settings){.ranks = ranks, .type = PTB_BF16});
+        assert_true(difference(&many, &one) < 2e-3);
+    }
+    training narrow = run_training((settings){.ranks = 2, .type = PTB_BF16, .reduce_type = PTB_BF16});
+    assert_true(difference(&narrow, &one) < 5e-3);
+    assert_true((double)narrow.collective_bytes == 2.0 * (double)narrow.elements * STEPS);
+    training reduced = run_training((settings){.ranks = 2, .reduce_type = PTB_BF16});
+    assert_true(difference(&reduced, &wide) < 5e-3 && difference(&reduced, &wide) > 0);
+}
+
+// 2^24 overflows f16: steps are skipped and the scale halves until it fits; then every growth_interval good
+// steps it doubles. Parameters stay as they are in a skipped step, and the loss is that of the model.
+static void test_loss_scale(void **state)
+{
+    (void)state;
+    const double scale = 16777216;
+    training fits = run_training((settings){.ranks = 1, .type = PTB_F16, .loss_scale = 1024, .growth = 5});
+    assert_int_equal(fits.update.skipped, 0);
+    assert_true(falls(&fits));
+    assert_true(fits.scales[4] == 1024 && fits.scales[5] == 2048 && fits.scales[10] == 4096);
+    training run = run_training((settings){.ranks = 1, .type = PTB_F16, .loss_scale = scale});
+    uint32_t skipped = run.update.skipped;
+    assert_true(skipped >= 2 && skipped <= 8);
+    for (uint32_t i = 0; i <= skipped; i++)
+        assert_true(run.scales[i] == scale / (double)(1u << i));
+    assert_int_equal(run.update.applied, STEPS - skipped);
+    // The first loss after the skipped steps is the untrained model's on that step's batch.
+    training still =
+        run_training((settings){.ranks = 1, .type = PTB_F16, .loss_scale = 1024, .frozen = true});
+    for (uint32_t i = 0; i <= skipped; i++)
+        assert_true(run.losses[0][i] == still.losses[0][i]);
+    assert_true(run.losses[0][STEPS - 1] < run.losses[0][0]);
+    training two = run_training((settings){.ranks = 2, .type = PTB_F16, .loss_scale = scale});
+    assert_int_equal(two.update.skipped, skipped);
+    assert_true(difference(&two, &run) < 2e-3);
+}
+
+// Bytes of state a parameter (padding of the index space included) in closed form.
+static void test_state_bytes(void **state)
+{
+    (void)state;
+    const struct {
+        settings s;
+        double parameters, gradients, optimizer;
+    } forms[] = {
+        {{.ranks = 1}, 4, 4, 8},                                                   // 16
+        {{.ranks = 1, .type = PTB_BF16}, 2, 4, 12},                                // 18
+        {{.ranks = 1, .type = PTB_F16, .loss_scale = 1024}, 2, 4, 12},             // 18
+        {{.ranks = 1, .optimizer = PTB_OPTIMIZER_SGD, .momentum = 0.5}, 4, 4, 4},  // 12
+        {{.ranks = 1, .optimizer = PTB_OPTIMIZER_SGD}, 4, 4, 0},                   // 8
+        {{.ranks = 1, .type = PTB_BF16, .optimizer = PTB_OPTIMIZER_SGD}, 2, 4, 4}, // 10
+        {{.ranks = 2, .reduce_type = PTB_BF16}, 4, 4, 8},
+    };
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        training run = run_training(forms[i].s);
+        double n = (double)run.elements, update = sizeof(ptb_update) + sizeof(double);
+        assert_true((double)run.bytes[PTB_MEMORY_PARAMETERS] == forms[i].parameters * n);
+        assert_true((double)run.bytes[PTB_MEMORY_GRADIENTS] == forms[i].gradients * n);
+        assert_true((double)run.bytes[PTB_MEMORY_OPTIMIZER] == forms[i].optimizer * n + update);
+        uint64_t staging = forms[i].s.reduce_type == PTB_BF16 ? BUCKET : 0;
+        assert_int_equal(run.bytes[PTB_MEMORY_COMMUNICATION], staging + sizeof(double));
+    }
+}
+
 // A model that cannot fit is skipped on all ranks, with the figure, before anything is allocated.
 static void test_too_large(void **state)
 {
     (void)state;
-    training run = {.ranks = 2, .overlap = true, .sequence = (int64_t)1 << 40};
+    training run = {.asked = {.ranks = 2, .sequence = (int64_t)1 << 40}};
     assert_int_equal(ptb_world_run_local(2, NULL, rank_main, &run), PTB_SKIPPED);
     for (int r = 0; r < 2; r++) {
         assert_int_equal(run.status[r], PTB_SKIPPED);
@@ -188,8 +395,11 @@ static void test_too_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_ranks),         cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_sharding),
+        cmocka_unit_test(test_recompute),     cmocka_unit_test(test_sgd),
+        cmocka_unit_test(test_clip),          cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_loss_scale),    cmocka_unit_test(test_state_bytes),
         cmocka_unit_test(test_too_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
