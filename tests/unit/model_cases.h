@@ -102,16 +102,30 @@ static inline void model_data_fill(model_data *d, uint64_t seed)
     }
 }
 
-// Larger than training starts with, and no zeros: every path must show in the loss.
+static inline double model_deviation(ptb_tensor_role role)
+{
+    switch (role) {
+    case PTB_EMBED_TOKENS:
+    case PTB_EMBED_POSITIONS:
+        return 0.7;
+    case PTB_BLOCK_ROUTER_WEIGHT:
+        return 0.4;
+    default:
+        return 0.15;
+    }
+}
+
+// Larger than training starts with, and no zeros: every path must show in the loss. Not so large that
+// saturated gates or small residual streams multiply the rounding errors of 16-bit types.
 static inline void model_parameters_fill(model_data *d, uint64_t seed, ptb_dtype type)
 {
     for (size_t u = 0; u < d->layout.units; u++) {
         const ptb_unit *unit = &d->layout.unit[u];
         for (size_t t = 0; t < unit->tensors; t++) {
             const ptb_tensor *tensor = &unit->tensor[t];
-            double deviation = tensor->role == PTB_BLOCK_ROUTER_WEIGHT ? 0.8 : 0.25;
             for (size_t i = 0; i < ptb_tensor_count(tensor); i++) {
-                double value = tensor->mean + deviation * ptb_random_normal(seed, u * 100 + t, i);
+                double value =
+                    tensor->mean + model_deviation(tensor->role) * ptb_random_normal(seed, u * 100 + t, i);
                 uint64_t rounded;
                 ptb_dtype_store(type, &rounded, value);
                 d->parameters[unit->first + tensor->first + i] = ptb_dtype_load(type, &rounded);

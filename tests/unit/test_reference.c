@@ -81,11 +81,76 @@ static void test_cases_differ(void **state)
     }
 }
 
+static void assert_close(const model_data *d, const double *got, const double *wanted, const char *what)
+{
+    for (size_t i = 0; i < d->layout.count; i++)
+        if (!(fabs(got[i] - wanted[i]) < 1e-12))
+            fail_msg("%s: %s changes gradient %zu from %.15g to %.15g", d->what->name, what, i, wanted[i],
+                     got[i]);
+}
+
+// Two microbatches add up to one, where nothing is counted over a whole one.
+static void test_accumulation(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MODEL_CASES; i++) {
+        if (model_cases[i].shape.experts)
+            continue;
+        model_data d;
+        model_data_init(&d, &model_cases[i], true, 2, PTB_F64, 0);
+        double *whole = reference_numbers(d.layout.count), *halves = reference_numbers(d.layout.count);
+        reference_run(&d.batch, d.parameters, whole, NULL);
+        for (size_t half = 0; half < 2; half++) {
+            reference_batch b = d.batch;
+            size_t first = half * d.rows / 2;
+            b.batch = 1;
+            b.inputs += first;
+            b.targets += first;
+            b.starts = b.starts ? b.starts + first : NULL;
+            b.place.sequence += half;
+            reference_run(&b, d.parameters, halves, NULL);
+        }
+        assert_close(&d, halves, whole, "accumulation");
+        free(whole), free(halves);
+        model_data_release(&d);
+    }
+}
+
+// Documents of 3 rows packed into sequences of 6 are sequences of 3.
+static void test_packing(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MODEL_CASES; i++) {
+        model_case one = model_cases[i], two = model_cases[i];
+        one.packed = false;
+        two.packed = true;
+        one.shape.sequence = 3;
+        two.shape.sequence = 6;
+        one.shape.positions = two.shape.positions = 6;
+        one.shape.dropout = two.shape.dropout = 0; // draws are numbered by sequence
+        model_data separate, packed;
+        model_data_init(&separate, &one, true, 4, PTB_F64, 0);
+        model_data_init(&packed, &two, true, 2, PTB_F64, 0);
+        for (size_t r = 0; r < packed.rows; r++)
+            packed.starts[r] = (int32_t)(r % 6 / 3 * 3);
+        double *wanted = reference_numbers(packed.layout.count),
+               *got = reference_numbers(packed.layout.count);
+        reference_run(&separate.batch, separate.parameters, wanted, NULL);
+        reference_run(&packed.batch, packed.parameters, got, NULL);
+        assert_close(&packed, got, wanted, "packing");
+        free(wanted), free(got);
+        model_data_release(&separate);
+        model_data_release(&packed);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients),
         cmocka_unit_test(test_cases_differ),
+        cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_packing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
