@@ -1,180 +1,315 @@
-// Attention against differentiated scalar programs, at odd sizes.
-#include "tests/unit/kernels_fixture.h"
+// Attention and its gradient against double precision with plain loops: masks, documents, offsets, groups,
+// dropout, types, odd sizes; and the reference against finite differences.
+#include "tests/unit/attention_reference.h"
 
-typedef struct {
-    ptb_attention_shape shape;
-    size_t queries, keys, outs; // elements
-    float *query, *key, *value, *d_out, *out, *lse;
-} attention_case;
-
-static void attention_init(attention_case *a, ptb_attention_shape shape, size_t padding)
+// Most relative distance of outputs and gradients.
+static double limit(ptb_dtype type, bool gradient)
 {
-    shape.kv_heads = shape.heads;
-    shape.type = PTB_F32;
-    size_t width = shape.heads * shape.head_width;
-    shape.query_stride = width + padding;
-    shape.key_stride = width + 2 * padding;
-    shape.scale = 0.3f;
-    *a = (attention_case){.shape = shape};
-    a->queries = shape.batch * shape.query_length * shape.query_stride;
-    a->keys = shape.batch * shape.key_length * shape.key_stride;
-    a->outs = shape.batch * shape.query_length * width;
-    a->query = numbers(a->queries, 1);
-    a->key = numbers(a->keys, 2);
-    a->value = numbers(a->keys, 3);
-    a->d_out = numbers(a->outs, 4);
-    a->out = numbers(a->outs, 5);
-    a->lse = numbers(shape.batch * shape.heads * shape.query_length, 6);
+    if (type == PTB_F32)
+        return gradient ? 3e-6 : 1e-6;
+    return type == PTB_BF16 ? 1e-2 : 1e-3;
 }
 
-static void attention_release(attention_case *a)
+static void assert_array(const attention_case *a, array which, bool gradient, const char *name)
 {
-    free(a->query), free(a->key), free(a->value), free(a->d_out), free(a->out), free(a->lse);
+    const reference *r = &a->reference;
+    double distance = distance_of(a->shape.type, gradient ? a->gradients[which] : a->values[which],
+                                  gradient ? r->gradients[which] : r->values[which], r->count[which]);
+    if (!(distance < limit(a->shape.type, gradient)))
+        fail_msg("%s of %s, width %zu, %zu x %zu: relative distance %g", name, ptb_dtype_name(a->shape.type),
+                 a->shape.head_width, a->shape.query_length, a->shape.key_length, distance);
 }
 
-static void run_attention(fixture *f, attention_case *a, float *out, float *lse)
+// Nothing was written between the heads' columns and the next row; without accumulate the rest starts at 0.
+static void begin_gradients(attention_case *a, bool accumulate)
 {
-    a->shape.workspace = malloc(f->kernels->attention_workspace(&a->shape, 1));
-    ptb_attention args = {a->shape, out, lse, a->query, a->key, a->value};
-    finish(f, f->kernels->attention(f->stream, &args));
-    free(a->shape.workspace);
+    for (array which = QUERY; which <= VALUE; which++)
+        for (size_t i = 0; i < a->reference.count[which] && !accumulate; i++)
+            if (!is_padding(&a->shape, which, i))
+                a->reference.gradients[which][i] = 0;
 }
 
-static size_t seen_by(const ptb_attention_shape *s, size_t row)
+static void assert_padding(const attention_case *a)
 {
-    int64_t seen = s->causal ? s->query_offset + (int64_t)row - s->key_offset + 1 : (int64_t)s->key_length;
-    return seen < 0 ? 0 : seen > (int64_t)s->key_length ? s->key_length : (size_t)seen;
+    for (array which = QUERY; which <= VALUE; which++)
+        for (size_t i = 0; i < a->reference.count[which]; i++) {
+            const char *got = (const char *)a->gradients[which] + i * ptb_dtype_size(a->shape.type);
+            if (is_padding(&a->shape, which, i))
+                assert_true(ptb_dtype_load(a->shape.type, got) == a->reference.gradients[which][i]);
+        }
 }
 
-// Compares out and lse with a tape of the whole operation and leaves the tape differentiated.
-static void attention_tape(const attention_case *a, tape *t, var *query, var *key, var *value)
+static void assert_lse(const attention_case *a)
 {
     const ptb_attention_shape *s = &a->shape;
-    size_t width = s->heads * s->head_width, at = 0;
-    var *out = malloc(a->outs * sizeof *out);
-    leaves(t, a->query, a->queries, query);
-    leaves(t, a->key, a->keys, key);
-    leaves(t, a->value, a->keys, value);
-    for (size_t b = 0; b < s->batch; b++)
-        for (size_t h = 0; h < s->heads; h++)
-            for (size_t i = 0; i < s->query_length; i++, at++) {
-                size_t k = b * s->key_length * s->key_stride + h * s->head_width, seen = seen_by(s, i);
-                var lse =
-                    tape_attend(t, query + (b * s->query_length + i) * s->query_stride + h * s->head_width,
-                                key + k, value + k, seen, s->key_stride, s->head_width, s->scale,
-                                out + (b * s->query_length + i) * width + h * s->head_width);
-                if (seen)
-                    assert_true(fabs(tape_value(t, lse) - a->lse[at]) < 1e-5);
-                else
-                    assert_true(a->lse[at] == -INFINITY);
-                for (size_t c = 0; !seen && c < s->head_width; c++) // the tape divides 0 by 0 there
-                    out[(b * s->query_length + i) * width + h * s->head_width + c] = tape_leaf(t, 0);
-            }
-    assert_values(t, out, a->out, a->outs);
-    tape_backward(t, weighted_sum(t, out, a->d_out, a->outs));
-    free(out);
+    for (size_t i = 0; i < a->lse_count; i++) {
+        double wanted = a->reference.lse[i];
+        if (wanted > -INFINITY) {
+            assert_true(fabs(a->lse[i] - wanted) < 1e-5 + 2e-7 * fabs(wanted));
+            continue;
+        }
+        assert_true(a->lse[i] == -INFINITY); // nothing seen: exactly nothing
+        size_t row = i % s->query_length, h = i / s->query_length % s->heads;
+        size_t at = at_out(s, i / s->query_length / s->heads, row, h);
+        for (size_t c = 0; c < s->head_width; c++) {
+            const char *out = (const char *)a->values[OUT] + (at + c) * ptb_dtype_size(s->type);
+            assert_true(ptb_dtype_load(s->type, out) == 0);
+        }
+    }
 }
 
-static void check_attention(fixture *f, ptb_attention_shape shape, bool accumulate)
+static void check(fixture *f, ptb_attention_shape shape, bool accumulate)
 {
     attention_case a;
-    attention_init(&a, shape, 5);
-    run_attention(f, &a, a.out, a.lse);
-    tape t = {0};
-    var *query = malloc(a.queries * sizeof *query), *key = malloc(a.keys * sizeof *key);
-    var *value = malloc(a.keys * sizeof *value);
-    attention_tape(&a, &t, query, key, value);
-    float *d_query = calloc(a.queries, sizeof *d_query), *d_key = calloc(a.keys, sizeof *d_key);
-    float *d_value = calloc(a.keys, sizeof *d_value);
-    float *before = NULL;
-    if (accumulate) {
-        before = numbers(a.queries, 8);
-        memcpy(d_query, before, a.queries * sizeof *before);
-    }
-    a.shape.workspace = malloc(f->kernels->attention_workspace(&a.shape, 1));
-    ptb_attention_gradient args = {a.shape, d_query, d_key, d_value, a.d_out,   a.out,
-                                   a.lse,   a.query, a.key, a.value, accumulate};
-    finish(f, f->kernels->attention_gradient(f->stream, &args));
-    assert_gradients(&t, query, before, d_query, a.queries);
-    assert_gradients(&t, key, NULL, d_key, a.keys);
-    assert_gradients(&t, value, NULL, d_value, a.keys);
-    free(a.shape.workspace), free(before), free(d_query), free(d_key), free(d_value), free(query), free(key);
-    free(value);
-    tape_release(&t);
-    attention_release(&a);
+    case_init(&a, shape);
+    run_forward(f, &a, 1);
+    reference_forward(&a.reference);
+    assert_array(&a, OUT, false, "out");
+    assert_lse(&a);
+    begin_gradients(&a, accumulate);
+    run_gradient(f, &a, accumulate, 1);
+    reference_gradient(&a.reference);
+    assert_array(&a, QUERY, true, "d_query");
+    assert_array(&a, KEY, true, "d_key");
+    assert_array(&a, VALUE, true, "d_value");
+    assert_padding(&a);
+    case_release(&a);
 }
 
-static void test_attention(void **state)
+static const ptb_dtype types[] = {PTB_F32, PTB_BF16, PTB_F16};
+
+static void check_types(fixture *f, ptb_attention_shape shape)
 {
-    static const ptb_attention_shape shapes[] = {
-        {.batch = 1, .heads = 1, .head_width = 1, .query_length = 1, .key_length = 1, .causal = true},
-        {.batch = 2, .heads = 3, .head_width = 5, .query_length = 7, .key_length = 7, .causal = true},
-        {.batch = 1, .heads = 2, .head_width = 4, .query_length = 131, .key_length = 131, .causal = true},
-        {.batch = 1, .heads = 1, .head_width = 3, .query_length = 9, .key_length = 70},
-        // a later part of the sequence over an earlier one, and over a part that begins inside it
-        {.batch = 1,
-         .heads = 1,
-         .head_width = 3,
-         .query_length = 66,
-         .key_length = 20,
-         .causal = true,
-         .query_offset = 10,
-         .key_offset = 0},
-        {.batch = 1,
-         .heads = 2,
-         .head_width = 3,
-         .query_length = 70,
-         .key_length = 20,
-         .causal = true,
-         .query_offset = 0,
-         .key_offset = 66},
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int accumulate = 0; accumulate < 2; accumulate++)
-            check_attention(*state, shapes[i], accumulate);
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (int accumulate = 0; accumulate < 2; accumulate++) {
+            shape.type = types[t];
+            check(f, shape, accumulate);
+        }
 }
 
-// Attention over two halves of the keys, merged by their log-sum-exp, is attention over all of them.
-static void test_attention_parts(void **state)
+static ptb_attention_shape plain(size_t heads, size_t width, size_t length)
+{
+    return (ptb_attention_shape){.batch = 1,
+                                 .heads = heads,
+                                 .head_width = width,
+                                 .query_length = length,
+                                 .key_length = length,
+                                 .causal = true,
+                                 .type = PTB_F32};
+}
+
+static void test_widths(void **state)
+{
+    static const size_t widths[] = {1, 2, 3, 8, 15, 16, 17, 40, 64, 80, 96, 128, 256};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        check_types(*state, plain(2, widths[i], 75));
+}
+
+static void test_lengths(void **state)
+{
+    static const size_t lengths[] = {1, 2, 7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 127, 128, 129, 200, 330};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        ptb_attention_shape s = plain(1, 20, lengths[i]);
+        check_types(*state, s);
+        s.causal = false;
+        s.query_length = lengths[sizeof lengths / sizeof *lengths - 1 - i];
+        s.key_length += s.key_length == 1; // the gradient of a lone key is 0, to which nothing is relative
+        check_types(*state, s);
+    }
+}
+
+static void test_groups(void **state)
+{
+    for (size_t kv_heads = 1; kv_heads <= 6; kv_heads++) {
+        ptb_attention_shape s = plain(6, 12, 70);
+        s.batch = 2;
+        s.kv_heads = kv_heads;
+        if (6 % kv_heads == 0)
+            check_types(*state, s);
+    }
+}
+
+// Parts of a longer sequence: earlier and later keys, rows that see nothing, and no causal mask.
+static void test_offsets(void **state)
+{
+    static const int64_t offsets[][2] = {{10, 0}, {0, 66}, {0, 10}, {500, 0}, {0, 500}, {64, 64}, {3, 1}};
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
+        for (int causal = 0; causal < 2; causal++) {
+            ptb_attention_shape s = plain(2, 10, 140);
+            s.key_length = 90;
+            s.query_offset = offsets[i][0];
+            s.key_offset = offsets[i][1];
+            s.causal = causal;
+            s.total_length = 700;
+            check_types(*state, s);
+        }
+}
+
+// Documents of random lengths from position `offset` on; `step` is their mean length.
+static void documents(int32_t *start, size_t batch, size_t length, int32_t offset, size_t step)
+{
+    for (size_t b = 0; b < batch; b++)
+        for (size_t i = 0; i < length; i++) {
+            bool begins = i == 0 || ptb_random_u64(3, b, i) % step == 0;
+            start[b * length + i] = begins ? offset + (int32_t)i : start[b * length + i - 1];
+        }
+}
+
+static void test_documents(void **state)
+{
+    enum { LENGTH = 230 };
+    static const size_t steps[] = {2, 10, 50, 120};
+    int32_t start[2 * LENGTH];
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        ptb_attention_shape s = plain(2, 12, LENGTH);
+        s.batch = 2;
+        s.query_start = start;
+        documents(start, 2, LENGTH, 0, steps[i]);
+        check_types(*state, s);
+        s.causal = false;
+        check_types(*state, s);
+        s.causal = true;
+        s.query_offset = 100; // documents that began in an earlier part
+        s.key_offset = 40;
+        documents(start, 2, LENGTH, 60, steps[i]);
+        check_types(*state, s);
+    }
+}
+
+// The contract does not ask for starts that increase.
+static void test_unordered_starts(void **state)
+{
+    enum { LENGTH = 150 };
+    int32_t start[LENGTH];
+    ptb_attention_shape s = plain(1, 12, LENGTH);
+    s.query_start = start;
+    for (size_t i = 0; i < LENGTH; i++)
+        start[i] = (int32_t)(ptb_random_u64(4, 0, i) % (i + 3)); // sometimes behind the row: it sees nothing
+    check_types(*state, s);
+    s.causal = false;
+    check_types(*state, s);
+    for (size_t i = 0; i < LENGTH; i++)
+        start[i] = i / 16 % 2 ? 140 : 0; // neighbours of a row of strips that see nothing of a block
+    check_types(*state, s);
+}
+
+static void test_dropout(void **state)
+{
+    ptb_attention_shape s = plain(4, 24, 140);
+    int32_t start[2 * 140];
+    s.batch = 2;
+    s.kv_heads = 2;
+    s.dropout_rate = 0.3f;
+    s.dropout_seed = 99;
+    s.dropout_sequence = 5;
+    s.dropout_head = 8;
+    check_types(*state, s);
+    s.causal = false;
+    check_types(*state, s);
+    s.causal = true;
+    s.query_start = start;
+    s.query_offset = s.key_offset = 17;
+    documents(start, 2, 140, 17, 30);
+    check_types(*state, s);
+}
+
+static void test_scales(void **state)
+{
+    static const float scales[] = {-0.4f, 1e-3f, 3.0f};
+    for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
+        ptb_attention_shape s = plain(2, 9, 80);
+        s.scale = scales[i];
+        check(*state, s, false);
+    }
+}
+
+// Scores far beyond the range of exp(), and equal ones.
+static void test_large_scores(void **state)
 {
     fixture *f = *state;
-    enum { LENGTH = 90, FIRST = 41, WIDTH = 6 };
-    ptb_attention_shape shape = {.batch = 1,
-                                 .heads = 1,
-                                 .head_width = WIDTH,
-                                 .query_length = LENGTH,
-                                 .key_length = LENGTH,
-                                 .causal = true};
+    enum { LENGTH = 100, WIDTH = 4 };
     attention_case a;
-    attention_init(&a, shape, 0);
-    run_attention(f, &a, a.out, a.lse);
-    float *out[2], *lse[2];
-    for (int part = 0; part < 2; part++) {
-        attention_case p = a;
-        out[part] = numbers(a.outs, 9);
-        lse[part] = numbers(LENGTH, 9);
-        p.shape.key_length = part ? LENGTH - FIRST : FIRST;
-        p.shape.key_offset = part ? FIRST : 0;
-        p.key += part ? FIRST * WIDTH : 0;
-        p.value += part ? FIRST * WIDTH : 0;
-        run_attention(f, &p, out[part], lse[part]);
+    ptb_attention_shape s = plain(1, WIDTH, LENGTH);
+    s.scale = 1;
+    case_init(&a, s);
+    for (size_t i = 0; i < a.reference.count[QUERY]; i++)
+        ((float *)a.values[QUERY])[i] *= 100, a.reference.values[QUERY][i] *= 100;
+    for (size_t i = 0; i < a.reference.count[KEY]; i++) {
+        float key = (float)(i / a.shape.key_stride % 3) - 1;
+        ((float *)a.values[KEY])[i] = key, a.reference.values[KEY][i] = (double)key;
     }
-    for (size_t i = 0; i < LENGTH; i++)
-        for (size_t c = 0; c < WIDTH; c++) {
-            double w0 = exp(lse[0][i] - a.lse[i]), w1 = exp(lse[1][i] - a.lse[i]);
-            double merged = w0 * out[0][i * WIDTH + c] + w1 * out[1][i * WIDTH + c];
-            assert_true(fabs(merged - a.out[i * WIDTH + c]) < 1e-5);
+    for (size_t i = 0; i < a.reference.count[QUERY]; i++) // the product in float, as the kernel has it
+        a.reference.values[QUERY][i] = (double)((float *)a.values[QUERY])[i];
+    run_forward(f, &a, 1);
+    reference_forward(&a.reference);
+    double distance = distance_of(PTB_F32, a.values[OUT], a.reference.values[OUT], a.reference.count[OUT]);
+    assert_true(distance < 1e-4); // scores of hundreds keep an absolute error of 1e-5
+    case_release(&a);
+}
+
+// So many queries that their 16-bit gradients are not summed for a whole head at a time.
+static void test_many_queries(void **state)
+{
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        ptb_attention_shape s = plain(1, 250, 16600);
+        s.key_length = 5;
+        s.causal = false;
+        s.type = types[t];
+        check(*state, s, true);
+    }
+}
+
+// ---- the reference itself
+
+static double loss_of(reference *r)
+{
+    reference_forward(r);
+    return inner(r->values[OUT], r->gradients[OUT], r->count[OUT]);
+}
+
+static void test_reference_differences(void **state)
+{
+    (void)state;
+    enum { LENGTH = 9 };
+    int32_t start[LENGTH] = {0, 0, 2, 2, 2, 5, 5, 7, 7};
+    attention_case a;
+    ptb_attention_shape s = plain(4, 3, LENGTH);
+    s.kv_heads = 2;
+    s.query_start = start;
+    s.dropout_rate = 0.2f;
+    case_init(&a, s);
+    begin_gradients(&a, false);
+    reference_gradient(&a.reference);
+    for (array which = QUERY; which <= VALUE; which++)
+        for (size_t i = 0; i < a.reference.count[which]; i++) {
+            double *value = a.reference.values[which] + i, before = *value, step = 1e-5;
+            if (is_padding(&a.shape, which, i))
+                continue;
+            *value = before + step;
+            double above = loss_of(&a.reference);
+            *value = before - step;
+            double below = loss_of(&a.reference);
+            *value = before;
+            double slope = (above - below) / (2 * step), gradient = a.reference.gradients[which][i];
+            assert_true(fabs(slope - gradient) < 1e-8 * (1 + fabs(gradient)));
         }
-    for (int part = 0; part < 2; part++)
-        free(out[part]), free(lse[part]);
-    attention_release(&a);
+    case_release(&a);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_attention, kernels_setup, kernels_teardown),
-        cmocka_unit_test_setup_teardown(test_attention_parts, kernels_setup, kernels_teardown),
+        cmocka_unit_test(test_reference_differences),
+        cmocka_unit_test_setup_teardown(test_widths, kernels_setup, kernels_teardown),
+        cmocka_unit_test_setup_teardown(test_lengths, kernels_setup, kernels_teardown),
+        cmocka_unit_test_setup_teardown(test_groups, kernels_setup, kernels_teardown),
+        cmocka_unit_test_setup_teardown(test_offsets, kernels_setup, kernels_teardown),
+        cmocka_unit_test_setup_teardown(test_documents, kernels_setup, kernels_teardown),
+        cmocka_unit_test_setup_teardown(test_unordered_starts, kernels_setup, kernels_teardown),
+        cmocka_unit_test_setup_teardown(test_dropout, kernels_setup, kernels_teardown),
+        cmocka_unit_test_setup_teardown(test_scales, kernels_setup, kernels_teardown),
+        cmocka_unit_test_setup_teardown(test_large_scores, kernels_setup, kernels_teardown),
+        cmocka_unit_test_setup_teardown(test_many_queries, kernels_setup, kernels_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
