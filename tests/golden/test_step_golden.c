@@ -1,8 +1,9 @@
 // The engine against PyTorch: from the same weights and tokens, loss and global gradient norm of every step
-// are those that make_step_golden.py computed in double precision (step_golden.json), within a relative 1e-4.
-// The runs of 200 steps show that the loss on real text falls as PyTorch's does; of them the losses alone are
-// compared. PyTorch's own f32 stays within 1e-5 of its f64 in all of this (f32_differs in the file; the
-// script refuses other runs).
+// are those that make_step_golden.py computed in double precision. The runs of 200 steps show that the loss
+// on real text falls as PyTorch's does; of them the losses alone are compared. Differences are relative; what
+// is allowed stands in step_golden.json: 10 times what PyTorch's own f32 differs from its f64 by, at least
+// 1e-5 and at most 1e-4. So close, because weights are small at first and attention matters little: a scale
+// of the scores that is wrong by 0.1 % shows as 4e-5.
 #include "collectives/world.h"
 #include "core/bench.h"
 #include "tests/golden/step_cases.h"
@@ -16,7 +17,6 @@
 
 #include <cmocka.h>
 
-static const double tolerance = 1e-4;
 enum { STEPS_MAX = 1000, SERIES = 2, SHORT = 10 };
 static const char *const series_names[SERIES] = {"loss", "grad_norm"};
 
@@ -105,6 +105,8 @@ static void compare(const json_t *golden, const step_case *c)
     const json_t *want = json_object_get(json_object_get(golden, "cases"), c->name);
     if (!want)
         fail_msg("%s is not in step_golden.json; run make_step_golden.py", c->name);
+    double tolerance = json_number_value(json_object_get(want, "tolerance"));
+    assert_true(tolerance >= 1e-5 && tolerance <= 1e-4);
     for (int s = 0; s < (c->steps <= SHORT ? 2 : 1); s++) {
         size_t at = 0;
         double d = distance(json_object_get(want, series_names[s]), t.values[s], t.count[s], &at);
