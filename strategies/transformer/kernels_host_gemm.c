@@ -17,8 +17,8 @@ enum {
 _Static_assert(RESIDENT % ROWS == 0 && PARTIAL % ROWS == 0, "blocks are whole panels");
 
 typedef struct {
-    uint32_t resident[RESIDENT * UNITS];
-    uint32_t streamed[(STREAMED_ROWS > STREAMED_COLUMNS ? STREAMED_ROWS : STREAMED_COLUMNS) * UNITS];
+    uint32_t resident[RESIDENT * (UNITS + 16)]; // more than the panels' distances add
+    uint32_t streamed[(STREAMED_ROWS > STREAMED_COLUMNS ? STREAMED_ROWS : STREAMED_COLUMNS) * (UNITS + 16)];
     float partial[RESIDENT * PARTIAL];
 } scratch_memory;
 
@@ -123,6 +123,26 @@ static void finish(const ptb_gemm *g, const place *p, float *tile)
         finish_rows(g, p, tile, p->columns);
 }
 
+// ---- fetching ahead
+
+// The part of an operand at these places and units.
+static ptb_gemm_fetch fetch_of(const ptb_gemm *g, const ptb_gemm_operand *x, ptb_gemm_range at,
+                               ptb_gemm_range units)
+{
+    enum { LINE = 64 };
+    size_t element = ptb_dtype_size(x->type), per_unit = ptb_gemm_units(g) < g->depth ? 2 : 1;
+    size_t depth_begin = units.begin * per_unit, depth_end = smaller(units.end * per_unit, g->depth);
+    ptb_gemm_range down = at, along = {depth_begin, depth_end};
+    if (!x->along_depth) {
+        along = at;
+        down = (ptb_gemm_range){depth_begin, depth_end};
+    }
+    return (ptb_gemm_fetch){.row = (const char *)x->data + (down.begin * x->stride + along.begin) * element,
+                            .rows = down.end - down.begin,
+                            .stride_bytes = x->stride * element,
+                            .lines = ((along.end - along.begin) * element + 2 * LINE - 1) / LINE};
+}
+
 // ---- tiles
 
 // A pass over a part of the depth for a block of the result.
@@ -173,12 +193,12 @@ static void run_tile(const pass *p, ptb_gemm_tile *t, const place *at)
 
 // All tiles of a block whose operands are packed.
 static void run_tiles(const pass *p, ptb_gemm_range rows, ptb_gemm_range columns, const uint32_t *a,
-                      const uint32_t *b)
+                      const uint32_t *b, ptb_gemm_fetch next)
 {
     const ptb_gemm *g = p->g;
     size_t units = p->units.end - p->units.begin;
     float bias[COLUMNS];
-    for (size_t c = columns.begin; c < columns.end; c += COLUMNS, b += units * COLUMNS) {
+    for (size_t c = columns.begin; c < columns.end; c += COLUMNS, b += ptb_gemm_panel(units, COLUMNS)) {
         place at = {.column = c, .columns = smaller(columns.end - c, COLUMNS)};
         if (g->bias && p->last) {
             memset(bias, 0, sizeof bias);
@@ -186,8 +206,8 @@ static void run_tiles(const pass *p, ptb_gemm_range rows, ptb_gemm_range columns
                        at.columns);
             at.bias = bias;
         }
-        ptb_gemm_tile t = {.units = units, .a = a, .b = b};
-        for (size_t r = rows.begin; r < rows.end; r += ROWS, t.a += units * ROWS) {
+        ptb_gemm_tile t = {.units = units, .a = a, .b = b, .fetch = &next};
+        for (size_t r = rows.begin; r < rows.end; r += ROWS, t.a += ptb_gemm_panel(units, ROWS)) {
             at.row = r;
             at.rows = smaller(rows.end - r, ROWS);
             run_tile(p, &t, &at);
@@ -203,7 +223,7 @@ static void add_sums(const pass *p, ptb_gemm_range rows, const uint32_t *a)
     const ptb_gemm *g = p->g;
     size_t units = p->units.end - p->units.begin;
     bool pairs = PTB_GEMM_HAS_BF16 && g->a.type == PTB_BF16;
-    for (size_t r = rows.begin; r < rows.end; r += ROWS, a += units * ROWS) {
+    for (size_t r = rows.begin; r < rows.end; r += ROWS, a += ptb_gemm_panel(units, ROWS)) {
         float sums[4][ROWS] = {{0}};
         for (size_t u = 0; u < units; u++)
             for (size_t i = 0; i < ROWS; i++) {
@@ -234,7 +254,9 @@ static void run_pass(const pass *p, ptb_gemm_range rows, ptb_gemm_range columns,
         for (size_t c = columns.begin; c < columns.end; c += STREAMED_COLUMNS) {
             ptb_gemm_range part = {c, smaller(c + STREAMED_COLUMNS, columns.end)};
             ptb_host_gemm_pack_b(g, part, p->units, scratch->streamed);
-            run_tiles(p, rows, part, scratch->resident, scratch->streamed);
+            ptb_gemm_range next = {part.end, smaller(part.end + STREAMED_COLUMNS, columns.end)};
+            run_tiles(p, rows, part, scratch->resident, scratch->streamed,
+                      fetch_of(g, &g->b, next, p->units));
         }
         return;
     }
@@ -244,7 +266,8 @@ static void run_pass(const pass *p, ptb_gemm_range rows, ptb_gemm_range columns,
         ptb_host_gemm_pack_a(g, part, p->units, scratch->streamed);
         if (sums)
             add_sums(p, part, scratch->streamed);
-        run_tiles(p, part, columns, scratch->streamed, scratch->resident);
+        ptb_gemm_range next = {part.end, smaller(part.end + STREAMED_ROWS, rows.end)};
+        run_tiles(p, part, columns, scratch->streamed, scratch->resident, fetch_of(g, &g->a, next, p->units));
     }
 }
 

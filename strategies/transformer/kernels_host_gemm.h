@@ -72,10 +72,26 @@ static inline size_t ptb_gemm_units(const ptb_gemm *g)
     return PTB_GEMM_HAS_BF16 && g->a.type == PTB_BF16 ? (g->depth + 1) / 2 : g->depth;
 }
 
-// Packs panels of TILE_ROWS rows of A or TILE_COLUMNS columns of B, [panel, unit, place], 32 bits a unit;
+// Distance between packed panels: a cache line more than they need, so that panels do not all begin in the
+// same cache set.
+static inline size_t ptb_gemm_panel(size_t units, size_t width)
+{
+    return units * width + 16;
+}
+
+// Packs panels of TILE_ROWS rows of A or TILE_COLUMNS columns of B, [panel][unit][place], 32 bits a unit;
 // places beyond `at` are zero, of B only in vectors that hold a place of `at`.
 void ptb_host_gemm_pack_a(const ptb_gemm *g, ptb_gemm_range at, ptb_gemm_range units, uint32_t *out);
 void ptb_host_gemm_pack_b(const ptb_gemm *g, ptb_gemm_range at, ptb_gemm_range units, uint32_t *out);
+
+// A rectangle of memory that will be packed next. Tiles ask for its cache lines while they sum, one every
+// FETCH_UNITS units, so that memory works beside the arithmetic and requests do not queue up before it.
+typedef struct {
+    const char *row;
+    size_t rows, stride_bytes;
+    size_t line, lines; // of a row: the next, and all
+} ptb_gemm_fetch;
+enum { PTB_GEMM_FETCH_UNITS = 8 };
 
 // out = sums of a tile over `units` (+ from) (+ bias); out and from are f32.
 typedef struct {
@@ -86,6 +102,7 @@ typedef struct {
     const float *from; /* [rows, from_stride]; NULL: none; may be out */
     const float *bias; /* [vectors * LANES], NULL: none */
     size_t out_stride, from_stride;
+    ptb_gemm_fetch *fetch;
 } ptb_gemm_tile;
 typedef void ptb_gemm_tile_fn(const ptb_gemm_tile *t);
 // For 1 .. TILE_ROWS rows and 1 .. TILE_VECTORS vectors.

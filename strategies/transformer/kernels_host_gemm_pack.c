@@ -75,10 +75,38 @@ INLINE void transpose(__m512i v[SIDE])
     }
 }
 
-// 16 places of an operand whose rows run along the depth. Unit u of places 0-7 goes to low + u * step, of
-// places 8-15 to high + u * step; when high is low, places 0-7 stay.
+// A whole block of units that lie in memory as they are: each 128-bit part is loaded to its final place,
+// which leaves a transposition within parts.
+INLINE void load_transposed(const char *rows, size_t row_bytes, __m512i v[SIDE])
+{
+    for (int part = 0; part < 4; part++) {
+        const char *from = rows + part * 16;
+        __m512i *x = v + 4 * part;
+        for (int i = 0; i < 4; i++, from += row_bytes) {
+            x[i] = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)from));
+            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const __m128i *)(from + 4 * row_bytes)), 1);
+            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const __m128i *)(from + 8 * row_bytes)), 2);
+            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const __m128i *)(from + 12 * row_bytes)), 3);
+        }
+        transpose_4(&x[0], &x[1], &x[2], &x[3]);
+    }
+}
+
+// Places 0-7 and 8-15 of a unit. They are next to each other in panels of B. In A they belong to two panels;
+// when there is only the first, high is low, and places 0-7 stay.
+INLINE void store_unit(__m512i v, uint32_t *low, uint32_t *high, bool adjacent)
+{
+    if (adjacent) {
+        _mm512_storeu_si512(low, v);
+    } else {
+        _mm256_storeu_si256((__m256i *)high, _mm512_extracti64x4_epi64(v, 1));
+        _mm256_storeu_si256((__m256i *)low, _mm512_castsi512_si256(v));
+    }
+}
+
+// 16 places of an operand whose rows run along the depth. Unit u goes to low + u * step and high + u * step.
 INLINE void pack_along(unit_kind kind, const ptb_gemm_operand *x, size_t depth, ptb_gemm_range at,
-                       ptb_gemm_range units, uint32_t *low, uint32_t *high, size_t step)
+                       ptb_gemm_range units, uint32_t *low, uint32_t *high, size_t step, bool adjacent)
 {
     size_t element = kind == F32 ? 4 : 2, per_unit = kind == BF16_PAIR ? 2 : 1;
     const char *rows = (const char *)x->data + at.begin * x->stride * element;
@@ -86,15 +114,21 @@ INLINE void pack_along(unit_kind kind, const ptb_gemm_operand *x, size_t depth, 
     for (size_t u = units.begin; u < units.end; u += SIDE) {
         size_t left = units.end - u < SIDE ? units.end - u : SIDE;
         __m512i v[SIDE];
-        for (size_t i = 0; i < SIDE; i++)
-            v[i] = i < count ? load_units(kind, rows + (i * x->stride + u * per_unit) * element, left,
-                                          depth - u * per_unit)
-                             : _mm512_setzero_si512();
-        transpose(v);
-        for (size_t i = 0; i < left; i++, low += step, high += step) {
-            _mm256_storeu_si256((__m256i *)high, _mm512_extracti64x4_epi64(v[i], 1));
-            _mm256_storeu_si256((__m256i *)low, _mm512_castsi512_si256(v[i]));
+        if ((kind == F32 || kind == BF16_PAIR) && count == SIDE && (u + SIDE) * per_unit <= depth) {
+            load_transposed(rows + u * per_unit * element, x->stride * element, v);
+        } else {
+            for (size_t i = 0; i < SIDE; i++)
+                v[i] = i < count ? load_units(kind, rows + (i * x->stride + u * per_unit) * element, left,
+                                              depth - u * per_unit)
+                                 : _mm512_setzero_si512();
+            transpose(v);
         }
+        if (left == SIDE)
+            for (size_t i = 0; i < SIDE; i++, low += step, high = adjacent ? NULL : high + step)
+                store_unit(v[i], low, high, adjacent);
+        else
+            for (size_t i = 0; i < left; i++, low += step, high = adjacent ? NULL : high + step)
+                store_unit(v[i], low, high, adjacent);
     }
 }
 
@@ -116,39 +150,43 @@ INLINE __m512i load_across(unit_kind kind, const ptb_gemm_operand *x, size_t dep
 
 INLINE void pack_a(unit_kind kind, const ptb_gemm *g, ptb_gemm_range at, ptb_gemm_range units, uint32_t *out)
 {
-    size_t panel = ROWS * (units.end - units.begin);
-    for (; at.begin < at.end; at.begin += SIDE, out += 2 * panel) {
-        ptb_gemm_range here = {at.begin, at.end - at.begin < SIDE ? at.end : at.begin + SIDE};
-        // A last panel alone: what is beyond it is written to the same place first.
-        uint32_t *low = out, *high = here.end - here.begin > ROWS ? out + panel : out;
+    enum { WIDE = 64 }; // places at a time where rows run across the depth: a few whole cache lines
+    size_t panel = ptb_gemm_panel(units.end - units.begin, ROWS), step = g->a.along_depth ? SIDE : WIDE;
+    for (; at.begin < at.end; at.begin += step, out += step / ROWS * panel) {
+        size_t end = at.end - at.begin < step ? at.end : at.begin + step;
         if (g->a.along_depth) {
-            pack_along(kind, &g->a, g->depth, here, units, low, high, ROWS);
+            ptb_gemm_range here = {at.begin, end};
+            uint32_t *high = end - at.begin > ROWS ? out + panel : out;
+            pack_along(kind, &g->a, g->depth, here, units, out, high, ROWS, false);
             continue;
         }
-        for (size_t u = units.begin; u < units.end; u++, low += ROWS, high += ROWS) {
-            __m512i v = load_across(kind, &g->a, g->depth, here.begin, here.end - here.begin, u);
-            _mm256_storeu_si256((__m256i *)high, _mm512_extracti64x4_epi64(v, 1));
-            _mm256_storeu_si256((__m256i *)low, _mm512_castsi512_si256(v));
+        uint32_t *to = out;
+        for (size_t u = units.begin; u < units.end; u++, to += ROWS) {
+            uint32_t *low = to;
+            for (size_t i = at.begin; i < end; i += SIDE, low += 2 * panel)
+                store_unit(load_across(kind, &g->a, g->depth, i, end - i, u), low,
+                           end - i > ROWS ? low + panel : low, false);
         }
     }
 }
 
 INLINE void pack_b(unit_kind kind, const ptb_gemm *g, ptb_gemm_range at, ptb_gemm_range units, uint32_t *out)
 {
-    for (; at.begin < at.end; at.begin += COLUMNS, out += COLUMNS * (units.end - units.begin)) {
+    size_t panel = ptb_gemm_panel(units.end - units.begin, COLUMNS);
+    for (; at.begin < at.end; at.begin += COLUMNS, out += panel) {
         size_t end = at.end - at.begin < COLUMNS ? at.end : at.begin + COLUMNS;
         if (g->b.along_depth) {
             for (size_t i = at.begin; i < end; i += SIDE) {
                 ptb_gemm_range here = {i, end - i < SIDE ? end : i + SIDE};
-                uint32_t *to = out + (i - at.begin);
-                pack_along(kind, &g->b, g->depth, here, units, to, to + SIDE / 2, COLUMNS);
+                pack_along(kind, &g->b, g->depth, here, units, out + (i - at.begin), NULL, COLUMNS, true);
             }
             continue;
         }
         uint32_t *to = out;
         for (size_t u = units.begin; u < units.end; u++, to += COLUMNS)
             for (size_t i = at.begin; i < end; i += SIDE)
-                _mm512_storeu_si512(to + (i - at.begin), load_across(kind, &g->b, g->depth, i, end - i, u));
+                store_unit(load_across(kind, &g->b, g->depth, i, end - i, u), to + (i - at.begin), NULL,
+                           true);
     }
 }
 
@@ -172,12 +210,15 @@ INLINE float load(unit_kind kind, const ptb_gemm_operand *x, size_t place, size_
 INLINE void pack(unit_kind kind, const ptb_gemm_operand *x, size_t width, ptb_gemm_range at,
                  ptb_gemm_range units, uint32_t *out)
 {
-    for (; at.begin < at.end; at.begin += width)
-        for (size_t u = units.begin; u < units.end; u++, out += width)
+    size_t panel = ptb_gemm_panel(units.end - units.begin, width);
+    for (; at.begin < at.end; at.begin += width, out += panel) {
+        uint32_t *to = out;
+        for (size_t u = units.begin; u < units.end; u++, to += width)
             for (size_t i = 0; i < width; i++) {
                 float value = at.begin + i < at.end ? load(kind, x, at.begin + i, u) : 0;
-                memcpy(out + i, &value, sizeof value);
+                memcpy(to + i, &value, sizeof value);
             }
+    }
 }
 
 INLINE void pack_a(unit_kind kind, const ptb_gemm *g, ptb_gemm_range at, ptb_gemm_range units, uint32_t *out)

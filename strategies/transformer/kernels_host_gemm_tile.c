@@ -40,17 +40,45 @@ INLINE void finish_tile(const ptb_gemm_tile t, vector sum[ROWS][VECTORS], int ro
         (unaligned_vector *)(t.out + r * t.out_stride + v * LANES) = sum[r][v];
 }
 
+INLINE void add_unit(vector sum[ROWS][VECTORS], const uint32_t *a, const uint32_t *b, bool bf16, int rows,
+                     int vectors)
+{
+    vector row[VECTORS];
+    UNROLL for (int v = 0; v < vectors; v++) row[v] = *(const vector *)(b + v * LANES);
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < vectors; v++) sum[r][v] =
+        multiply_add(bf16, sum[r][v], a + r, row[v]);
+}
+
+INLINE void fetch_line(ptb_gemm_fetch *f)
+{
+    if (!f->rows)
+        return;
+    __builtin_prefetch(f->row + f->line * 64, 0, 2);
+    if (++f->line < f->lines)
+        return;
+    f->line = 0;
+    f->row += f->stride_bytes;
+    f->rows--;
+}
+
 INLINE void run_tile(const ptb_gemm_tile *t, bool bf16, int rows, int vectors)
 {
     vector sum[ROWS][VECTORS];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = (vector){0};
+    // The result's lines are on their way while the sums run.
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v <= vectors; v++)
+        __builtin_prefetch(t->out + r * t->out_stride + v * LANES - (v == vectors), 1);
     const uint32_t *a = t->a, *b = t->b;
-    for (size_t u = 0; u < t->units; u++, a += ROWS, b += VECTORS * LANES) {
-        vector row[VECTORS];
-        UNROLL for (int v = 0; v < vectors; v++) row[v] = *(const vector *)(b + v * LANES);
-        UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < vectors; v++) sum[r][v] =
-            multiply_add(bf16, sum[r][v], a + r, row[v]);
+    ptb_gemm_fetch fetch = *t->fetch;
+    size_t u = 0;
+    for (; u + PTB_GEMM_FETCH_UNITS <= t->units; u += PTB_GEMM_FETCH_UNITS) {
+        fetch_line(&fetch);
+        for (int i = 0; i < PTB_GEMM_FETCH_UNITS; i++, a += ROWS, b += VECTORS * LANES)
+            add_unit(sum, a, b, bf16, rows, vectors);
     }
+    for (; u < t->units; u++, a += ROWS, b += VECTORS * LANES)
+        add_unit(sum, a, b, bf16, rows, vectors);
+    *t->fetch = fetch;
     finish_tile(*t, sum, rows, vectors);
 }
 
