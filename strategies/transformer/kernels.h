@@ -440,6 +440,9 @@ typedef struct {
     // few runs of our own product, oneDNN's sgemm and oneDNN's product with packed weights, rows x columns x
     // depth 1024 x 3072 x 768 and 1024 x 1024 x 1024, operands in the caches' reach; f16 has the rate of f32.
     ptb_status (*matmul_peak)(ptb_stream *stream, ptb_dtype type, int threads, double *flops_per_s);
+    // Copies with the threads of the stream; streaming: past the caches, where the processor can. The faster
+    // of the two is the memory bandwidth that kernels are held to.
+    ptb_status (*copy)(ptb_stream *stream, void *to, const void *from, size_t bytes, bool streaming);
     // Bytes of workspace that attention and its gradient need. They do not grow with key_length. On the host,
     // a thread needs blocks that depend on head_width alone (0.5 MiB at 64, 0.8 MiB at 256) and, for the
     // gradient in 16-bit types, 4 bytes an element of the queries of a group of heads, at most 16 MiB (longer
