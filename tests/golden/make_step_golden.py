@@ -18,6 +18,7 @@ import torch.nn.functional as F
 
 F32_MOST = 1e-5  # of PyTorch's own f32 from its f64: the test allows the engine 10 times what it is
 LEAST = 1e-5     # least tolerance
+WINDOW = 20      # steps of a curve whose mean loss is compared in bf16
 SHORT = 10       # steps over which gradient norms are compared too; later rounding shows in them first
 GAP_FACTOR = 20  # a router's decision is safe when its logits are so many times farther apart than f32 moves them
 
@@ -49,6 +50,11 @@ def load(folder, name):
     return settings, parts, tokens
 
 
+def wide(x):
+    """At least f32, as Hugging Face's models do it for norms, angles and the loss."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 class Model:
     def __init__(self, settings, parts, dtype):
         self.s = settings
@@ -68,16 +74,16 @@ class Model:
     def norm(self, unit, name, x):
         gain, epsilon = self.p[unit, name + ".gain"], self.s["epsilon"]
         if self.s["rms_norm"]:
-            return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * gain
+            return (wide(x) * torch.rsqrt(wide(x).square().mean(-1, keepdim=True) + epsilon)).to(x.dtype) * gain
         return F.layer_norm(x, gain.shape, gain, self.p.get((unit, name + ".bias")), epsilon)
 
     def rotate(self, x):  # [batch, heads, length, width], the halves paired
         half = self.width // 2
         angle = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * \
             self.s["rotary_base"] ** (-torch.arange(half, dtype=torch.float64) / half)
-        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-        a, b = x[..., :half], x[..., half:]
-        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+        a, b = wide(x)[..., :half], wide(x)[..., half:]
+        cos, sin = angle.cos().to(a.dtype), angle.sin().to(a.dtype)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
 
     def attention(self, unit, x):
         batch, length, _ = x.shape
@@ -140,7 +146,7 @@ class Model:
                 y = self.feed_forward(unit, y)
             x = x + y
         logits = F.linear(self.norm(last, "norm", x), self.p.get((last, "head.weight"), table))
-        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)) + balance
+        return F.cross_entropy(wide(logits).reshape(-1, logits.shape[-1]), targets.reshape(-1)) + balance
 
 
 def optimizer_of(model):
@@ -154,18 +160,24 @@ def optimizer_of(model):
 
 
 def train(settings, parts, tokens, dtype):
+    """In 16-bit types the optimizer has f32 weights, of which each step computes with a copy."""
     model = Model(settings, parts, dtype)
-    optimizer = optimizer_of(model)
+    master = model if dtype.itemsize >= 4 else Model(settings, parts, torch.float32)
+    optimizer = optimizer_of(master)
     losses, norms, routers = [], [], []
     for step, (inputs, targets) in enumerate(tokens):
         for group in optimizer.param_groups:
             group["lr"] = settings["rate"] * min(1.0, (step + 1) / max(settings["warmup"], 1.0))
-        optimizer.zero_grad()
+        for key, p in model.p.items():
+            p.grad = None
+            p.data.copy_(master.p[key].data)
         loss = model.loss(inputs, targets)
         loss.backward()
-        norm = torch.stack([p.grad.double().square().sum() for p in model.p.values()]).sum().sqrt().item()
+        for key, p in master.p.items():
+            p.grad = model.p[key].grad.to(p.dtype)
+        norm = torch.stack([p.grad.double().square().sum() for p in master.p.values()]).sum().sqrt().item()
         if settings["clip"] and norm > settings["clip"]:
-            for p in model.p.values():
+            for p in master.p.values():
                 p.grad *= settings["clip"] / norm
         optimizer.step()
         losses.append(loss.item())
@@ -176,6 +188,11 @@ def train(settings, parts, tokens, dtype):
 
 def furthest(a, b):
     return max(abs(x - y) / abs(y) for x, y in zip(a, b))
+
+
+def windows(losses):
+    """Means over WINDOW steps: what a reader of a curve sees."""
+    return [sum(losses[i:i + WINDOW]) / WINDOW for i in range(0, len(losses), WINDOW)]
 
 
 def check_routers(name, top_k, routers, routers32):
@@ -218,6 +235,10 @@ def main():
                            "loss": [float(f"{v:.9g}") for v in losses]}
             if len(losses) <= SHORT:
                 cases[name]["grad_norm"] = [float(f"{v:.9g}") for v in norms]
+            else:
+                bf16 = furthest(windows(train(settings, parts, tokens, torch.bfloat16)[0]), windows(losses))
+                print(f"{name}: bf16 differs by {bf16:.2g} in means over {WINDOW} steps")
+                cases[name]["bf16_differs"] = float(f"{bf16:.2g}")
     with open(os.path.join(here, "step_golden.json"), "w", encoding="ascii") as out:
         json.dump({"pytorch": torch.__version__, "cases": cases}, out)
         out.write("\n")
