@@ -223,6 +223,28 @@ static void test_dropout_seeds(void **state)
     assert_int_equal(count, 48);
 }
 
+static void test_parts_need_deferred(void **state)
+{
+    (void)state;
+    model_case c;
+    ptb_model *model;
+    model_case_init(&c, &shapes[0].shape, 1);
+    ptb_model_config config = {.kernels = (const ptb_kernels *)ptb_registry_find(PTB_KIND_KERNELS, "host"),
+                               .layout = &c.layout,
+                               .batch = 1,
+                               .threads = 1,
+                               .type = PTB_F32};
+    assert_int_equal(ptb_device_open("host", 0, &config.device), PTB_OK);
+    assert_int_equal(ptb_stream_new(config.device, PTB_STREAM_WORKER, 1, &config.stream), PTB_OK);
+    assert_int_equal(ptb_model_new(&config, &model), PTB_OK);
+    ptb_unit_memory memory = {.parameters = c.parameters};
+    assert_int_equal(ptb_model_backward(model, 0, 1, &memory, PTB_BACKWARD_INPUT, false, NULL), PTB_INTERNAL);
+    ptb_model_free(model);
+    ptb_stream_free(config.stream);
+    ptb_device_close(config.device);
+    model_case_release(&c);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -248,9 +270,13 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_modes),    cmocka_unit_test(test_loss_rows),
-        cmocka_unit_test(test_factor),   cmocka_unit_test(test_packing),
-        cmocka_unit_test(test_phases),   cmocka_unit_test(test_dropout_seeds),
+        cmocka_unit_test(test_modes),
+        cmocka_unit_test(test_loss_rows),
+        cmocka_unit_test(test_factor),
+        cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_phases),
+        cmocka_unit_test(test_dropout_seeds),
+        cmocka_unit_test(test_parts_need_deferred),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
