@@ -122,24 +122,18 @@ static void ddp_memory(const ptb_data_env *env, int ranks, uint64_t bytes[PTB_ME
     bytes[PTB_MEMORY_COMMUNICATION] += is_staged(env, ranks) ? staging_bytes(env) : 0;
 }
 
-// Device and communicator memory come zeroed or not; set what must be zero.
-static ptb_status allocate(ddp *d)
+static ptb_status allocate_parameters(ddp *d)
 {
     const ptb_data_env *e = &d->base.env;
-    size_t count = e->layout->count, bytes = count * sizeof(float);
+    size_t count = e->layout->count;
     ptb_memory master = is_mixed(e) ? PTB_MEMORY_OPTIMIZER : PTB_MEMORY_PARAMETERS;
-    PTB_TRY(ptb_device_alloc(e->device, master, bytes, (void **)&d->master));
+    PTB_TRY(ptb_device_alloc(e->device, master, count * sizeof(float), (void **)&d->master));
     d->parameters = d->master;
-    if (is_mixed(e)) {
-        d->parameters = NULL;
-        PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_PARAMETERS, count * ptb_dtype_size(e->type),
-                                 &d->parameters));
-    }
-    for (size_t i = 0; i < ptb_optimizer_moments(e->optimizer); i++) {
-        PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, bytes, (void **)&d->moment[i]));
-        PTB_TRY(ptb_stream_set(e->compute, d->moment[i], 0, bytes));
-    }
-    return PTB_OK;
+    if (!is_mixed(e))
+        return PTB_OK;
+    d->parameters = NULL;
+    return ptb_device_alloc(e->device, PTB_MEMORY_PARAMETERS, count * ptb_dtype_size(e->type),
+                            &d->parameters);
 }
 
 static ptb_status fill_parameters(ddp *d)
@@ -169,6 +163,27 @@ static ptb_status fill_parameters(ddp *d)
 }
 
 static const ptb_data_parallel ddp_ops;
+
+// Device memory comes zeroed or not.
+static ptb_status allocate_moments(ddp *d)
+{
+    const ptb_data_env *e = &d->base.env;
+    size_t bytes = e->layout->count * sizeof(float);
+    for (size_t i = 0; i < ptb_optimizer_moments(e->optimizer); i++) {
+        PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, bytes, (void **)&d->moment[i]));
+        PTB_TRY(ptb_stream_set(e->compute, d->moment[i], 0, bytes));
+    }
+    return PTB_OK;
+}
+
+// What needs no other rank. Parameters are filled before anything else is there, so that the copy of a unit
+// that this takes on the host does not add to the peak.
+static ptb_status allocate(ddp *d)
+{
+    PTB_TRY(allocate_parameters(d));
+    PTB_TRY(fill_parameters(d));
+    return allocate_moments(d);
+}
 
 // The communicator's allocation is collective: all ranks try it, and all know whether the others came
 // through.
@@ -208,8 +223,6 @@ static ptb_status ddp_open(const ptb_data_env *env, ptb_data **data)
         status = make_buckets(d);
     if (status == PTB_OK)
         status = ptb_stream_set(env->compute, d->gradients, 0, env->layout->count * sizeof(float));
-    if (status == PTB_OK)
-        status = fill_parameters(d);
     status = ptb_world_agree(env->comm->world, status); // closing is collective
     if (status != PTB_OK) {
         ddp_close(&d->base);

@@ -1,5 +1,5 @@
 # Training over real processes: 1, 2 and 4 ranks with the same global batch give the same losses up to rounding and
-# equal parameters on all ranks; overlap changes no bit; communication has the volume of the closed form; a rank whose
+# equal parameters on all ranks, in f32 and bf16; so do microbatches; overlap and recomputation change no bit; communication has the volume of the closed form; a rank whose
 # gradients are not reduced is noticed; what cannot be divided is refused.
 set -u
 helper=$PTB_TESTBIN/mpi_helper_step
@@ -66,6 +66,45 @@ for options in "--comm mpi" "--algo ring"; do
 done
 [ "$(value ranks1 metric overlap)" = nan ] || fail "overlap of 1 rank is $(value ranks1 metric overlap), not undefined"
 
+# Microbatches, recomputation, precision, and the reduction's type.
+run micro 2 $small --micro-batches 4 || fail "$(cat "$work/micro")"
+close_to ranks1 micro 1e-5 || fail "microbatches: losses differ by $(difference ranks1 micro)"
+wanted=$(value ranks2 metric comm_volume)
+[ "$(value micro metric comm_volume)" = "$wanted" ] || fail "microbatches: volume $(value micro metric comm_volume)"
+run full 2 $small --recompute full || fail "$(cat "$work/full")"
+[ "$(difference ranks2 full)" = 0 ] || fail "recomputation: losses differ by $(difference ranks2 full)"
+[ "$(value full fact parameters_hash)" = "$(value ranks2 fact parameters_hash)" ] || fail "recomputation: parameters"
+for n in 1 2; do
+    run bf16_$n $n $small --precision bf16 --reduce-type bf16 || fail "bf16: $(cat "$work/bf16_$n")"
+    [ "$(value bf16_$n verdict 22)" = 0 ] || fail "bf16: $(grep verdict "$work/bf16_$n")"
+done
+close_to ranks1 bf16_1 2e-2 || fail "bf16 and f32: losses differ by $(difference ranks1 bf16_1)"
+close_to bf16_1 bf16_2 5e-3 || fail "bf16 on 1 and 2 ranks: losses differ by $(difference bf16_1 bf16_2)"
+awk -v a="$(value bf16_2 metric comm_volume)" -v b="$wanted" 'BEGIN { exit !(2 * a == b) }' ||
+    fail "bf16 moves $(value bf16_2 metric comm_volume) bytes, f32 $wanted"
+echo "bf16: within $(difference ranks1 bf16_1) of f32, 1 and 2 ranks within $(difference bf16_1 bf16_2)"
+# 2^24 overflows f16: the first steps are skipped on all ranks, until the scale fits.
+run f16 2 $small --precision f16 --loss-scale 16777216 --clip 1 || fail "f16: $(cat "$work/f16")"
+[ "$(value f16 verdict 22)" = 0 ] || fail "f16: $(grep verdict "$work/f16")"
+awk -v n="$(value f16 metric skipped_steps)" '
+    $1 == "loss_scale" { if ($2 == 0 && $3 != 16777216) exit 1; if ($2 > 0 && $3 == last / 2) halved++
+                         else if ($2 > 0 && $3 != last) exit 1; last = $3 }
+    END { exit !(n >= 2 && (halved == n || halved == n - 1)) }' "$work/f16" || # the last step may have been skipped
+    fail "f16: $(value f16 metric skipped_steps) steps skipped; $(grep loss_scale "$work/f16")"
+# Memory: as predicted, in every category on every rank, and by the closed forms (bytes a parameter, padding apart).
+for name in ranks2:16 micro:16 bf16_2:18 f16:18; do
+    what=${name%:*} bytes=${name#*:}
+    [ "$(value "$what" metric memory_ratio)" = 1 ] || fail "$what: memory $(grep -E "peak|predicted" "$work/$what")"
+    awk -v got="$(value "$what" metric state_per_parameter)" -v wanted="$bytes" \
+        'BEGIN { exit !(got >= wanted && got < 1.01 * wanted) }' ||
+        fail "$what: $(value "$what" metric state_per_parameter) bytes a parameter"
+    [ "$(grep -c "^peak_memory_by_rank" "$work/$what")" = 2 ] || fail "$what: memory is not there for both ranks"
+done
+awk '$1 == "metric" { v[$2] = $3 }
+     END { if (!(v["matmul_peak"] > 0)) exit 1
+           r = v["mfu"] / (100 * v["flops_per_s"] / v["matmul_peak"]); exit !(r > 0.9999 && r < 1.0001) }' "$work/ranks2" ||
+    fail "mfu is not flops_per_s / matmul_peak: $(cat "$work/ranks2")"
+
 # The parts of a step sum to it, and it is the time that the throughput is reckoned with, or near it.
 awk '$1 == "metric" { v[$2] = $3 }
      END { sum = v["forward"] + v["backward"] + v["optimizer"] + v["exposed_comm"] + v["input"] + v["other"] + v["imbalance"]
@@ -98,7 +137,13 @@ refused() { # refused PATTERN RANKS OPTIONS...
     grep -q -- "$pattern" "$work/refused" || fail "$* was refused with: $(cat "$work/refused")"
 }
 refused "--batch 8 does not divide over 3 ranks: 8 = 3 x 2 + 2; use 6 or 9" 3 $small --batch 8
+refused "--batch 8 does not divide over 2 ranks x 3 microbatches = 6 parts: 8 = 6 x 1 + 2; use 6 or 12" 2 $small --batch 8 \
+    --micro-batches 3
 refused "--heads 3 does not divide --hidden 32" 1 $small --heads 3
+refused "did you mean 'gpt2-124m'" 1 --model gpt2-125m
+refused "ends at step --lr-steps, which must be after --lr-warmup" 1 $small --lr-schedule cosine
+refused "--lr-min 0.1 is above --lr 0.003" 1 $small --lr-schedule cosine --lr-steps 100 --lr-min 0.1
+refused "'f8' is not a value of precision; did you mean .*'f16'" 1 $small --precision f8
 refused "not a regular file" 1 $small --vocab 256 --data /dev/null
 refused "cannot be read" 1 $small --vocab 256 --data "$work/nothing"
 refused "'ddp'" 1 $small --strategy dpp
