@@ -2,10 +2,15 @@
 // thread owns rows, a row is computed alone and its choices are added in order of k, so results do not depend
 // on the number of threads. Each type has its own copy of the loops: `type` is a constant where they are
 // inlined.
+#include "collectives/algorithm.h"
+#include "collectives/team.h"
 #include "strategies/transformer/kernels_host.h"
 #include "strategies/transformer/kernels_host_vector.h"
 
-enum { TILE = 4 }; // vectors of a row that are in registers at once
+enum {
+    TILE = 4,               // vectors of a row that are in registers at once
+    STREAM_BYTES = 32 << 20 // dispatched rows that are more than this are written past the caches
+};
 
 // The first `lanes` elements; whole vectors, a constant, without a mask.
 PTB_INLINE ptb_vec load(ptb_dtype type, const void *base, size_t first, size_t lanes)
@@ -25,14 +30,24 @@ ptb_status ptb_host_run_dispatch(void *arg)
 {
     const ptb_dispatch *a = arg;
     size_t bytes = a->width * ptb_dtype_size(a->type);
-#pragma omp parallel for schedule(static)
-    for (size_t r = 0; r < a->rows; r++) {
-        const char *in = (const char *)a->in + r * bytes;
-        for (size_t k = 0; k < a->top_k; k++) {
-            int32_t slot = a->slot[r * a->top_k + k];
-            if (slot >= 0)
-                memcpy((char *)a->out + (size_t)slot * bytes, in, bytes);
+    // What does not fit the caches must not be read into them before it is written.
+    bool stream = a->rows * a->top_k * bytes > STREAM_BYTES;
+#pragma omp parallel
+    {
+#pragma omp for schedule(static)
+        for (size_t r = 0; r < a->rows; r++) {
+            const char *in = (const char *)a->in + r * bytes;
+            for (size_t k = 0; k < a->top_k; k++) {
+                int32_t slot = a->slot[r * a->top_k + k];
+                if (slot < 0)
+                    continue;
+                if (stream)
+                    ptb_copy_streaming((char *)a->out + (size_t)slot * bytes, in, bytes);
+                else
+                    memcpy((char *)a->out + (size_t)slot * bytes, in, bytes);
+            }
         }
+        ptb_team_fence();
     }
     return PTB_OK;
 }

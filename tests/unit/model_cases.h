@@ -51,7 +51,7 @@ static const model_case model_cases[] = {
     {"mixture, a dense layer", {SWIGLU, MIXTURE(5, 2), .dense_layers = 1}, false, false},
     {"mixture, dropout", {SWIGLU, MIXTURE(5, 2), .dropout = 0.2, .shared_experts = 1}, false, false},
     {"GPT-2", {.biases = true, .tied = true}, false, false},
-    {"GPT-2, all at once", {.biases = true, .tied = true, .dropout = 0.1, .positions = 9}, true, true},
+    {"GPT-2, all at once", {.biases = true, .tied = true, .dropout = 0.1, .positions = 150}, true, true},
     {"Llama", {LLAMA, .rotary_base = 500000}, false, false},
     {"Llama, all at once", {LLAMA, .tied = true, .dropout = 0.1}, true, true},
     {"Mixtral", {LLAMA, MIXTURE(5, 2), .normalise = true}, false, false},
@@ -63,16 +63,24 @@ static const model_case model_cases[] = {
 };
 enum { MODEL_CASES = sizeof model_cases / sizeof *model_cases };
 
-// `small` for finite differences.
-static inline ptb_model_shape model_shape(const model_case *c, bool small)
+// SMALL: for finite differences. ODD: odd numbers of everything. LONG: more than a tile or a block of any
+// kernel.
+typedef enum { MODEL_SMALL, MODEL_ODD, MODEL_LONG } model_size;
+
+static inline ptb_model_shape model_shape(const model_case *c, model_size size)
 {
+    static const ptb_model_shape sizes[] = {
+        [MODEL_SMALL] = {.layers = 2, .hidden = 6, .sequence = 5, .vocabulary = 7, .feed_forward = 5},
+        [MODEL_ODD] = {.layers = 2, .hidden = 24, .sequence = 7, .vocabulary = 13, .feed_forward = 20},
+        [MODEL_LONG] = {.layers = 2, .hidden = 78, .sequence = 149, .vocabulary = 301, .feed_forward = 150},
+    };
     ptb_model_shape s = c->shape;
-    s.layers = s.layers ? s.layers : 2;
-    s.hidden = small ? 6 : 24;
+    s.layers = s.layers ? s.layers : sizes[size].layers;
+    s.hidden = sizes[size].hidden;
     s.heads = 3;
-    s.sequence = s.sequence ? s.sequence : small ? 5 : 7;
-    s.vocabulary = small ? 7 : 13;
-    s.feed_forward = small ? 5 : 20;
+    s.sequence = s.sequence ? s.sequence : sizes[size].sequence;
+    s.vocabulary = sizes[size].vocabulary;
+    s.feed_forward = sizes[size].feed_forward;
     return s;
 }
 
@@ -102,16 +110,18 @@ static inline void model_data_fill(model_data *d, uint64_t seed)
     }
 }
 
-static inline double model_deviation(ptb_tensor_role role)
+// The wider the model, the smaller: products keep their size.
+static inline double model_deviation(const ptb_model_shape *s, ptb_tensor_role role)
 {
+    double narrower = sqrt(24 / (double)s->hidden);
     switch (role) {
     case PTB_EMBED_TOKENS:
     case PTB_EMBED_POSITIONS:
         return 0.7;
     case PTB_BLOCK_ROUTER_WEIGHT:
-        return 0.4;
+        return 0.4 * narrower;
     default:
-        return 0.15;
+        return 0.15 * narrower;
     }
 }
 
@@ -123,9 +133,9 @@ static inline void model_parameters_fill(model_data *d, uint64_t seed, ptb_dtype
         const ptb_unit *unit = &d->layout.unit[u];
         for (size_t t = 0; t < unit->tensors; t++) {
             const ptb_tensor *tensor = &unit->tensor[t];
+            double deviation = model_deviation(&d->layout.shape, tensor->role);
             for (size_t i = 0; i < ptb_tensor_count(tensor); i++) {
-                double value =
-                    tensor->mean + model_deviation(tensor->role) * ptb_random_normal(seed, u * 100 + t, i);
+                double value = tensor->mean + deviation * ptb_random_normal(seed, u * 100 + t, i);
                 uint64_t rounded;
                 ptb_dtype_store(type, &rounded, value);
                 d->parameters[unit->first + tensor->first + i] = ptb_dtype_load(type, &rounded);
@@ -136,11 +146,11 @@ static inline void model_parameters_fill(model_data *d, uint64_t seed, ptb_dtype
 
 // Parameters in a type, such that the logits of chosen experts and the others differ by more than `margin`:
 // no rounding of the engine may change a choice.
-static inline void model_data_init(model_data *d, const model_case *c, bool small, size_t batch,
+static inline void model_data_init(model_data *d, const model_case *c, model_size size, size_t batch,
                                    ptb_dtype type, double margin)
 {
     *d = (model_data){.what = c};
-    ptb_model_shape shape = model_shape(c, small);
+    ptb_model_shape shape = model_shape(c, size);
     assert_int_equal(ptb_layout_init(&d->layout, &shape), PTB_OK);
     d->rows = batch * (size_t)shape.sequence;
     d->inputs = reference_integers(d->rows);

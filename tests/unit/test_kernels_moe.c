@@ -525,6 +525,28 @@ static void test_move(void **state)
     }
 }
 
+// More than the caches hold goes another way.
+static void test_dispatch_large(void **state)
+{
+    fixture *f = *state;
+    const size_t rows = 1025, top_k = 8, width = 1031;
+    size_t slots;
+    int32_t *slot = some_slots(rows, top_k, true, &slots);
+    float *in = malloc(rows * width * sizeof *in), *out = malloc((slots * width + 1) * sizeof *out);
+    for (size_t i = 0; i < rows * width; i++)
+        in[i] = (float)(i % 8191) - 0.5f;
+    out[slots * width] = 77;
+    assert_true(rows * top_k * width * sizeof *out > (size_t)32 << 20);
+    ptb_dispatch dispatch = {out, in, slot, rows, top_k, width, PTB_F32};
+    assert_int_equal(f->kernels->set_threads(f->stream, 2), PTB_OK);
+    finish(f, f->kernels->dispatch(f->stream, &dispatch));
+    for (size_t i = 0; i < rows * top_k; i++)
+        if (slot[i] >= 0)
+            assert_memory_equal(out + (size_t)slot[i] * width, in + i / top_k * width, width * sizeof *in);
+    assert_true(out[slots * width] == 77);
+    free(slot), free(in), free(out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -534,6 +556,7 @@ int main(void)
         cmocka_unit_test(test_route_refuses),
         cmocka_unit_test_setup_teardown(test_route_gradient, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_move, kernels_setup, kernels_teardown),
+        cmocka_unit_test_setup_teardown(test_dispatch_large, kernels_setup, kernels_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

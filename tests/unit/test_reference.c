@@ -51,7 +51,7 @@ static void test_gradients(void **state)
     (void)state;
     for (size_t i = 0; i < MODEL_CASES; i++) {
         model_data d;
-        model_data_init(&d, &model_cases[i], true, 2, PTB_F64, 0.1);
+        model_data_init(&d, &model_cases[i], MODEL_SMALL, 2, PTB_F64, 0.1);
         double *gradients = reference_numbers(d.layout.count);
         reference_run(&d.batch, d.parameters, gradients, NULL);
         for (size_t u = 0; u < d.layout.units; u++)
@@ -70,7 +70,7 @@ static void test_cases_differ(void **state)
     size_t parameters[MODEL_CASES];
     for (size_t i = 0; i < MODEL_CASES; i++) {
         model_data d;
-        model_data_init(&d, &model_cases[i], true, 2, PTB_F64, 0.1);
+        model_data_init(&d, &model_cases[i], MODEL_SMALL, 2, PTB_F64, 0.1);
         loss[i] = reference_run(&d.batch, d.parameters, NULL, NULL).loss;
         parameters[i] = d.layout.parameters;
         model_data_release(&d);
@@ -97,7 +97,7 @@ static void test_accumulation(void **state)
         if (model_cases[i].shape.experts)
             continue;
         model_data d;
-        model_data_init(&d, &model_cases[i], true, 2, PTB_F64, 0);
+        model_data_init(&d, &model_cases[i], MODEL_SMALL, 2, PTB_F64, 0);
         double *whole = reference_numbers(d.layout.count), *halves = reference_numbers(d.layout.count);
         reference_run(&d.batch, d.parameters, whole, NULL);
         for (size_t half = 0; half < 2; half++) {
@@ -129,8 +129,8 @@ static void test_packing(void **state)
         one.shape.positions = two.shape.positions = 6;
         one.shape.dropout = two.shape.dropout = 0; // draws are numbered by sequence
         model_data separate, packed;
-        model_data_init(&separate, &one, true, 4, PTB_F64, 0);
-        model_data_init(&packed, &two, true, 2, PTB_F64, 0);
+        model_data_init(&separate, &one, MODEL_SMALL, 4, PTB_F64, 0);
+        model_data_init(&packed, &two, MODEL_SMALL, 2, PTB_F64, 0);
         for (size_t r = 0; r < packed.rows; r++)
             packed.starts[r] = (int32_t)(r % 6 / 3 * 3);
         double *wanted = reference_numbers(packed.layout.count),
