@@ -10,25 +10,27 @@ static int32_t clamp(int64_t key, size_t key_length)
 
 static void join_strips(ptb_attention_view *v)
 {
-    v->all_low = v->any_low = v->low[0];
-    v->all_high = v->any_high = v->high[0];
-    v->ordered = true;
-    for (size_t i = 0; i < v->strips * PTB_STRIP; i++) {
-        size_t s = i / PTB_STRIP;
-        int32_t low = v->low[i], high = v->high[i];
-        if (i % PTB_STRIP == 0) {
-            v->strip_low[s] = low;
-            v->strip_high[s] = high;
+    v->all_low = v->any_high = 0;
+    v->all_high = v->any_low = INT32_MAX;
+    for (size_t s = 0; s < v->strips; s++) {
+        int32_t low = INT32_MAX, low_most = 0, high = 0, high_least = INT32_MAX;
+        for (size_t i = s * PTB_STRIP; i < (s + 1) * PTB_STRIP; i++) {
+            low = v->low[i] < low ? v->low[i] : low;
+            low_most = v->low[i] > low_most ? v->low[i] : low_most;
+            high = v->high[i] > high ? v->high[i] : high;
+            high_least = v->high[i] < high_least ? v->high[i] : high_least;
         }
-        v->strip_low[s] = low < v->strip_low[s] ? low : v->strip_low[s];
-        v->strip_high[s] = high > v->strip_high[s] ? high : v->strip_high[s];
-        v->all_low = low > v->all_low ? low : v->all_low;
-        v->all_high = high < v->all_high ? high : v->all_high;
+        v->strip_low[s] = low;
+        v->strip_high[s] = high;
+        v->all_low = low_most > v->all_low ? low_most : v->all_low;
+        v->all_high = high_least < v->all_high ? high_least : v->all_high;
         v->any_low = low < v->any_low ? low : v->any_low;
         v->any_high = high > v->any_high ? high : v->any_high;
-        if (i && (low < v->low[i - 1] || high < v->high[i - 1]))
-            v->ordered = false;
     }
+    int32_t falls = 0;
+    for (size_t i = 1; i < v->strips * PTB_STRIP; i++)
+        falls |= (v->low[i] < v->low[i - 1]) | (v->high[i] < v->high[i - 1]);
+    v->ordered = !falls;
 }
 
 void ptb_attention_look(const ptb_attention_shape *s, size_t b, size_t first, ptb_attention_view *v)
@@ -37,16 +39,14 @@ void ptb_attention_look(const ptb_attention_shape *s, size_t b, size_t first, pt
     v->rows = left < PTB_TILE ? left : PTB_TILE;
     v->strips = (v->rows + PTB_STRIP - 1) / PTB_STRIP;
     const int32_t *start = s->query_start ? s->query_start + b * s->query_length + first : NULL;
-    for (size_t i = 0; i < v->strips * PTB_STRIP; i++) {
-        if (i >= v->rows) {
-            v->low[i] = v->low[v->rows - 1];
-            v->high[i] = v->high[v->rows - 1];
-            continue;
-        }
-        int64_t position = s->query_offset + (int64_t)(first + i);
+    int64_t high = s->query_offset + (int64_t)first - s->key_offset + 1;
+    for (size_t i = 0; i < v->rows; i++) {
         v->low[i] = clamp((start ? start[i] : 0) - s->key_offset, s->key_length);
-        v->high[i] = s->causal ? clamp(position - s->key_offset + 1, s->key_length)
-                               : clamp((int64_t)s->key_length, s->key_length);
+        v->high[i] = s->causal ? clamp(high + (int64_t)i, s->key_length) : (int32_t)s->key_length;
+    }
+    for (size_t i = v->rows; i < v->strips * PTB_STRIP; i++) {
+        v->low[i] = v->low[v->rows - 1];
+        v->high[i] = v->high[v->rows - 1];
     }
     join_strips(v);
 }

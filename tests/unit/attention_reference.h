@@ -187,9 +187,17 @@ static inline void case_release(attention_case *a)
     free(a->lse), free(a->reference.lse);
 }
 
+// Scratch full of NaN: what a kernel reads before it has written it shows.
+static inline void workspace_new(fixture *f, attention_case *a, int threads)
+{
+    size_t bytes = f->kernels->attention_workspace(&a->shape, threads);
+    a->shape.workspace = malloc(bytes);
+    memset(a->shape.workspace, 0xff, bytes);
+}
+
 static inline void run_forward(fixture *f, attention_case *a, int threads)
 {
-    a->shape.workspace = malloc(f->kernels->attention_workspace(&a->shape, threads));
+    workspace_new(f, a, threads);
     ptb_attention args = {a->shape,         a->values[OUT], a->lse,
                           a->values[QUERY], a->values[KEY], a->values[VALUE]};
     finish(f, f->kernels->attention(f->stream, &args));
@@ -198,7 +206,7 @@ static inline void run_forward(fixture *f, attention_case *a, int threads)
 
 static inline void run_gradient(fixture *f, attention_case *a, bool accumulate, int threads)
 {
-    a->shape.workspace = malloc(f->kernels->attention_workspace(&a->shape, threads));
+    workspace_new(f, a, threads);
     ptb_attention_gradient args = {a->shape,
                                    a->gradients[QUERY],
                                    a->gradients[KEY],

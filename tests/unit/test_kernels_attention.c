@@ -259,6 +259,49 @@ static void test_many_queries(void **state)
     }
 }
 
+static double pairs(fixture *f, ptb_attention_shape s)
+{
+    return f->kernels->attention_flops(&s) / (4.0 * (double)(s.batch * s.heads * s.head_width));
+}
+
+static void test_flops(void **state)
+{
+    fixture *f = *state;
+    ptb_attention_shape s = plain(3, 40, 256);
+    s.batch = 2;
+    // The diagonal blocks compute strips of 16 queries up to their last key: 16 * (16 + 32 + 48 + 64) pairs.
+    assert_true(pairs(f, s) == 6 * 64 * 64 + 4 * 2560);
+    s.query_offset = 256; // all of it earlier
+    assert_true(pairs(f, s) == 256 * 256);
+    s.query_offset = -256; // all of it later
+    assert_true(pairs(f, s) == 0);
+    s.query_offset = 0;
+    s.causal = false;
+    assert_true(pairs(f, s) == 256 * 256);
+    s.key_length = 77; // whole groups of 8 keys
+    s.query_length = 65;
+    assert_true(pairs(f, s) == 80 * 80);
+    for (size_t length = 1; length < 500; length += 7) {
+        s = plain(1, 8, length);
+        double visible = (double)(length * (length + 1) / 2);
+        assert_true(pairs(f, s) >= visible && pairs(f, s) <= visible + 24 * (double)length + 256);
+    }
+}
+
+static void test_workspace(void **state)
+{
+    fixture *f = *state;
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        ptb_attention_shape s = plain(4, 128, 1 << 20);
+        s.type = types[t];
+        s.kv_heads = 1;
+        assert_true(f->kernels->attention_workspace(&s, 2) < 2 * (18u << 20));
+        size_t bytes = f->kernels->attention_workspace(&s, 1);
+        s.key_length = 64;
+        assert_true(f->kernels->attention_workspace(&s, 1) == bytes);
+    }
+}
+
 // ---- the reference itself
 
 static double loss_of(reference *r)
@@ -310,6 +353,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_scales, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_large_scores, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_many_queries, kernels_setup, kernels_teardown),
+        cmocka_unit_test_setup_teardown(test_flops, kernels_setup, kernels_teardown),
+        cmocka_unit_test_setup_teardown(test_workspace, kernels_setup, kernels_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
