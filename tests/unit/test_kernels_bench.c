@@ -125,20 +125,27 @@ typedef struct {
     char kernels[2048]; // that ran, each in blanks
 } drive;
 
-static ptb_status drive_case(const ptb_bench *bench, ptb_bench_run *run, const ptb_case *c, drive *d)
+static ptb_status measure_case(const ptb_bench *bench, ptb_bench_run *run, const ptb_case *c,
+                               ptb_verdict *verdict, ptb_metrics *metrics)
 {
     char reason[PTB_REASON_BYTES] = "";
-    ptb_verdict verdict = {0};
-    ptb_metrics metrics = {0};
+    ptb_timing timing = {.time_ns = {.median = 1000}, .batch = 1};
     PTB_TRY(bench->prepare(run, c, reason));
     for (int i = 0; i < 2; i++) {
         PTB_TRY(bench->reset(run));
         PTB_TRY(bench->iterate(run, 1));
     }
-    PTB_TRY(bench->verify(run, &verdict));
-    ptb_timing timing = {.time_ns = {.median = 1000}, .batch = 1};
-    PTB_TRY(bench->metrics(run, &timing, &metrics));
+    PTB_TRY(bench->verify(run, verdict));
+    return bench->metrics(run, &timing, metrics);
+}
+
+static ptb_status drive_case(const ptb_bench *bench, ptb_bench_run *run, const ptb_case *c, drive *d)
+{
+    ptb_verdict verdict = {0};
+    ptb_metrics metrics = {0};
+    ptb_status status = measure_case(bench, run, c, &verdict, &metrics);
     bench->finish(run);
+    PTB_TRY(status);
     const char *kernel = ptb_params_get(&c->params, "kernel"), *layer = ptb_params_get(&c->params, "layer");
     char word[64];
     snprintf(word, sizeof word, " %s ", kernel);
