@@ -51,6 +51,12 @@ static ptb_status fill(ptb_prefetch *p, uint64_t number)
         PTB_TRY(ptb_tokens_sequence(c->tokens, first + c->first + i, inputs + i * c->length,
                                     targets + i * c->length, start ? start + i * c->length : NULL));
     batch.counted = ptb_tokens_counted(c->tokens, first, c->batch);
+    if (!batch.counted) {
+        ptb_error("the batch of step %" PRIu64 " has nothing to learn: each of its tokens is the last of its "
+                  "document. Give longer documents, a larger --batch or no --pack",
+                  batch.step);
+        return PTB_USAGE;
+    }
     batch.fill_end_ns = ptb_clock_ns();
     p->slot[slot] = batch;
     return PTB_OK;

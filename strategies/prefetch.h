@@ -32,10 +32,10 @@ typedef struct {
 
 // Allocates, and starts the thread. NO_MEMORY or SYSTEM, logged. USAGE, logged, when depth is out of range.
 ptb_status ptb_prefetch_start(const ptb_prefetch_config *config, ptb_prefetch **prefetch);
-// The batch of the next step; waits until it is there. Its memory is valid until the next take, which hands
-// it to the thread to be filled again: what reads it must be done by then. The status of a fill that failed
-// (logged where it did) is returned by the take that wanted its batch and by every later one. One thread at a
-// time may take.
+// The batch of the next step; waits until it is there. USAGE, logged, where none of its targets counts. Its
+// memory is valid until the next take, which hands it to the thread to be filled again: what reads it must be
+// done by then. The status of a fill that failed (logged where it did) is returned by the take that wanted
+// its batch and by every later one. One thread at a time may take.
 ptb_status ptb_prefetch_take(ptb_prefetch *prefetch, ptb_prefetch_batch *batch);
 // Ends the thread, after the batch it is filling, and frees. NULL is allowed.
 void ptb_prefetch_stop(ptb_prefetch *prefetch);

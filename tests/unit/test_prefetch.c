@@ -193,11 +193,41 @@ static void a_failed_fill_is_reported(void **state)
     unlink(path);
 }
 
+// Documents of one token each: there is no target in any batch.
+static void a_batch_without_targets_is_refused(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/ptb_prefetch_XXXXXX", path[64];
+    assert_non_null(mkdtemp(folder));
+    for (int i = 0; i < 2 * LENGTH; i++) {
+        snprintf(path, sizeof path, "%s/%02d", folder, i);
+        FILE *file = fopen(path, "w");
+        assert_true(file && fputc('a', file) == 'a' && fclose(file) == 0);
+    }
+    ptb_tokens *tokens;
+    ptb_tokens_config open = {.path = folder, .length = LENGTH, .vocabulary = 256, .pack = true};
+    assert_int_equal(ptb_tokens_open(&open, &tokens), PTB_OK);
+    ptb_prefetch *prefetch;
+    ptb_prefetch_config config = config_of(tokens, true, 0, 1, 2);
+    ptb_prefetch_batch batch;
+    assert_int_equal(ptb_prefetch_start(&config, &prefetch), PTB_OK);
+    assert_int_equal(ptb_prefetch_take(prefetch, &batch), PTB_USAGE);
+    ptb_prefetch_stop(prefetch);
+    ptb_tokens_close(tokens);
+    for (int i = 0; i < 2 * LENGTH; i++) {
+        snprintf(path, sizeof path, "%s/%02d", folder, i);
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_int_equal(rmdir(folder), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batches_are_those_of_the_rank), cmocka_unit_test(starved_batches_are_named),
-        cmocka_unit_test(nothing_is_allocated_while_it_runs), cmocka_unit_test(it_stops_at_any_time),
-        cmocka_unit_test(a_failed_fill_is_reported)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(batches_are_those_of_the_rank),
+                                       cmocka_unit_test(starved_batches_are_named),
+                                       cmocka_unit_test(nothing_is_allocated_while_it_runs),
+                                       cmocka_unit_test(it_stops_at_any_time),
+                                       cmocka_unit_test(a_failed_fill_is_reported),
+                                       cmocka_unit_test(a_batch_without_targets_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
