@@ -140,12 +140,21 @@ INLINE __m512i load_across(unit_kind kind, const ptb_gemm_operand *x, size_t dep
     const char *row = (const char *)x->data + (u * per_unit * x->stride + place) * element;
     if (kind != BF16_PAIR)
         return load_units(kind, row, count, 0);
-    __mmask16 mask = (__mmask16)(count >= SIDE ? 0xffff : (1u << count) - 1);
-    __m512i first = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, row));
-    if (2 * u + 1 >= depth)
-        return first;
-    __m512i second = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, row + x->stride * element));
-    return _mm512_or_si512(first, _mm512_slli_epi32(second, 16));
+    // The two rows side by side, then their elements in turn.
+    const __m512i in_turn = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
+                                             7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    bool has_second = 2 * u + 1 < depth;
+    const char *second = row + x->stride * element;
+    __m512i both;
+    if (count >= SIDE && has_second) {
+        both = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)row));
+        both = _mm512_inserti64x4(both, _mm256_loadu_si256((const __m256i *)second), 1);
+    } else {
+        __mmask16 mask = (__mmask16)(count >= SIDE ? 0xffff : (1u << count) - 1);
+        both = _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, row));
+        both = _mm512_inserti64x4(both, _mm256_maskz_loadu_epi16(has_second ? mask : 0, second), 1);
+    }
+    return _mm512_permutexvar_epi16(in_turn, both);
 }
 
 INLINE void pack_a(unit_kind kind, const ptb_gemm *g, ptb_gemm_range at, ptb_gemm_range units, uint32_t *out)
