@@ -47,13 +47,15 @@ extern const char *const ptb_model_norms[], *const ptb_model_positions[], *const
                                                                               *const ptb_model_switches[];
 
 #define PTB_MODEL_FIELD(type, member, field) offsetof(type, member) + offsetof(ptb_model_options, field)
-#define PTB_MODEL_INT(type, member, name, field, def, max, help)                                             \
+// `preset`, the number that stands for the preset's value, is the default and the smallest that is taken.
+#define PTB_MODEL_INT(type, member, name, field, preset, max, help)                                          \
     {                                                                                                        \
-        name, 0, PTB_OPT_INT, PTB_MODEL_FIELD(type, member, field), def, -1, max, NULL, NULL, help           \
+        name, 0, PTB_OPT_INT, PTB_MODEL_FIELD(type, member, field), #preset, preset, max, NULL, NULL, help   \
     }
-#define PTB_MODEL_DOUBLE(type, member, name, field, def, max, help)                                          \
+#define PTB_MODEL_DOUBLE(type, member, name, field, preset, max, help)                                       \
     {                                                                                                        \
-        name, 0, PTB_OPT_DOUBLE, PTB_MODEL_FIELD(type, member, field), def, -1, max, NULL, NULL, help        \
+        name, 0, PTB_OPT_DOUBLE, PTB_MODEL_FIELD(type, member, field), #preset, preset, max, NULL, NULL,     \
+            help                                                                                             \
     }
 #define PTB_MODEL_WORD(type, member, name, field, choices, help)                                             \
     {                                                                                                        \
@@ -72,33 +74,33 @@ extern const char *const ptb_model_norms[], *const ptb_model_positions[], *const
      NULL,                                                                                                   \
      "NAME",                                                                                                 \
      "preset that gives every value of the shape that is not given itself; `ptbench list models` has them"}, \
-        PTB_MODEL_INT(type, member, "layers", layers, "0", 100000, "transformer blocks; 0: the preset's"),   \
-        PTB_MODEL_INT(type, member, "hidden", hidden, "0", 1 << 20,                                          \
+        PTB_MODEL_INT(type, member, "layers", layers, 0, 100000, "transformer blocks; 0: the preset's"),     \
+        PTB_MODEL_INT(type, member, "hidden", hidden, 0, 1 << 20,                                            \
                       "width of the residual stream; 0: the preset's"),                                      \
-        PTB_MODEL_INT(type, member, "heads", heads, "0", 1 << 16,                                            \
+        PTB_MODEL_INT(type, member, "heads", heads, 0, 1 << 16,                                              \
                       "attention heads; divides --hidden unless --head-width is given; 0: the preset's"),    \
-        PTB_MODEL_INT(type, member, "kv-heads", kv_heads, "0", 1 << 16,                                      \
+        PTB_MODEL_INT(type, member, "kv-heads", kv_heads, 0, 1 << 16,                                        \
                       "heads of key and value (grouped queries); divides --heads; 0: the preset's"),         \
-        PTB_MODEL_INT(type, member, "head-width", head_width, "0", 1 << 20,                                  \
+        PTB_MODEL_INT(type, member, "head-width", head_width, 0, 1 << 20,                                    \
                       "width of a head; 0: the preset's, or --hidden / --heads"),                            \
-        PTB_MODEL_INT(type, member, "feed-forward", feed_forward, "0", 1 << 24,                              \
+        PTB_MODEL_INT(type, member, "feed-forward", feed_forward, 0, 1 << 24,                                \
                       "inner width of a dense feed-forward; 0: the preset's, or 4 x --hidden"),              \
-        PTB_MODEL_INT(type, member, "sequence", sequence, "0", 1 << 24,                                      \
+        PTB_MODEL_INT(type, member, "sequence", sequence, 0, 1 << 24,                                        \
                       "tokens of a sequence; 0: the preset's"),                                              \
-        PTB_MODEL_INT(type, member, "max-sequence", positions, "0", 1 << 24,                                 \
+        PTB_MODEL_INT(type, member, "max-sequence", positions, 0, 1 << 24,                                   \
                       "longest sequence of the model, rows of the table of learned positions; 0: the "       \
                       "preset's, or --sequence"),                                                            \
-        PTB_MODEL_INT(type, member, "vocab", vocabulary, "0", 1 << 24,                                       \
+        PTB_MODEL_INT(type, member, "vocab", vocabulary, 0, 1 << 24,                                         \
                       "vocabulary; larger than every token of --data (bytes are under 256, GPT-2's tokens "  \
                       "under 50257); 0: the preset's"),                                                      \
         PTB_MODEL_WORD(type, member, "norm", norm, ptb_model_norms,                                          \
                        "normalisation before each half of a "                                                \
                        "block"),                                                                             \
-        PTB_MODEL_DOUBLE(type, member, "epsilon", epsilon, "0", 1,                                           \
+        PTB_MODEL_DOUBLE(type, member, "epsilon", epsilon, 0, 1,                                             \
                          "added to the variance by the norms; 0: the preset's"),                             \
         PTB_MODEL_WORD(type, member, "positions", position, ptb_model_positions,                             \
                        "learned: a table added to the tokens; rotary: query and key are turned"),            \
-        PTB_MODEL_DOUBLE(type, member, "rotary-base", rotary_base, "0", 1e12,                                \
+        PTB_MODEL_DOUBLE(type, member, "rotary-base", rotary_base, 0, 1e12,                                  \
                          "base of the rotary angles; 0: the preset's"),                                      \
         PTB_MODEL_WORD(type, member, "activation", activation, ptb_model_activations,                        \
                        "of the feed-forward"),                                                               \
@@ -106,23 +108,23 @@ extern const char *const ptb_model_norms[], *const ptb_model_positions[], *const
                        "of linear layers and LayerNorm"),                                                    \
         PTB_MODEL_WORD(type, member, "tied", tied, ptb_model_switches,                                       \
                        "the head multiplies by the token table"),                                            \
-        PTB_MODEL_DOUBLE(type, member, "dropout", dropout, "-1", 0.999,                                      \
+        PTB_MODEL_DOUBLE(type, member, "dropout", dropout, -1, 0.999,                                        \
                          "dropout rate of embedding, attention and both halves of a block; -1: the "         \
                          "preset's, which is 0"),                                                            \
-        PTB_MODEL_INT(type, member, "experts", experts, "-1", 1 << 16,                                       \
+        PTB_MODEL_INT(type, member, "experts", experts, -1, 1 << 16,                                         \
                       "experts of a mixture; 0: dense; -1: the preset's"),                                   \
-        PTB_MODEL_INT(type, member, "top-k", top_k, "0", 1 << 16,                                            \
+        PTB_MODEL_INT(type, member, "top-k", top_k, 0, 1 << 16,                                              \
                       "experts that a token goes through; 0: the preset's"),                                 \
-        PTB_MODEL_INT(type, member, "expert-hidden", expert_hidden, "0", 1 << 24,                            \
+        PTB_MODEL_INT(type, member, "expert-hidden", expert_hidden, 0, 1 << 24,                              \
                       "inner width of an expert; 0: the preset's, or --feed-forward"),                       \
-        PTB_MODEL_INT(type, member, "shared-experts", shared_experts, "-1", 1 << 16,                         \
+        PTB_MODEL_INT(type, member, "shared-experts", shared_experts, -1, 1 << 16,                           \
                       "experts that every token goes through besides; -1: the preset's"),                    \
-        PTB_MODEL_INT(type, member, "dense-layers", dense_layers, "-1", 100000,                              \
+        PTB_MODEL_INT(type, member, "dense-layers", dense_layers, -1, 100000,                                \
                       "blocks from the first on that stay dense; -1: the preset's"),                         \
-        PTB_MODEL_DOUBLE(type, member, "capacity-factor", capacity_factor, "-1", 1e6,                        \
+        PTB_MODEL_DOUBLE(type, member, "capacity-factor", capacity_factor, -1, 1e6,                          \
                          "an expert takes at most this many times its even share of tokens; 0: any number "  \
                          "(dropless); -1: the preset's"),                                                    \
-        PTB_MODEL_DOUBLE(type, member, "balance", balance, "-1", 1e6,                                        \
+        PTB_MODEL_DOUBLE(type, member, "balance", balance, -1, 1e6,                                          \
                          "coefficient of the load-balancing loss; -1: the preset's"),                        \
         PTB_MODEL_WORD(type, member, "normalise-top-k", normalise, ptb_model_switches,                       \
                        "the weights of a token's experts are divided by their sum")

@@ -489,7 +489,7 @@ static bool step_needs_threads(const void *config, bool one_host)
 }
 
 static const ptb_bench step_bench = {
-    .plugin = {"step", "training steps of a GPT: forward, backward, gradient reduction, AdamW"},
+    .plugin = {"step", "training steps of a transformer: forward, backward, gradient reduction, optimizer"},
     .opts = step_opts,
     .opt_count = sizeof step_opts / sizeof *step_opts,
     .config_size = sizeof(ptb_step_config),
