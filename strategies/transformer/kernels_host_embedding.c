@@ -19,10 +19,13 @@ PTB_HOST_BODY embedding_row(ptb_dtype type, const ptb_embedding *args, size_t r)
         memcpy(out, token, bytes);
         return;
     }
+    const char *next = r + 1 < a.rows ? (const char *)a.table + (size_t)a.tokens[r + 1] * bytes : token;
     const char *position =
         (const char *)a.positions + position_of(r, a.sequence, a.position_offset, a.start) * bytes;
-    for (; c + PTB_LANES <= width; c += PTB_LANES)
+    for (; c + PTB_LANES <= width; c += PTB_LANES) {
+        ptb_host_prefetch(type, next, c);
         ptb_vec_store(type, out, c, ptb_vec_load(type, token, c) + ptb_vec_load(type, position, c));
+    }
     if (c < width) {
         size_t count = width - c;
         ptb_vec sum = ptb_vec_load_some(type, token, c, count) + ptb_vec_load_some(type, position, c, count);
@@ -42,9 +45,14 @@ ptb_status ptb_host_run_embedding(void *arg)
 // Zeroes f32 values at the speed of memory: lines of a table much larger than the caches are streamed.
 static void zero(float *values, size_t count)
 {
+    bool stream = ptb_host_streams(values, count * sizeof *values, PTB_HOST_LINE, NULL, NULL);
 #pragma omp parallel for schedule(static) if (count > PTB_HOST_SERIAL)
     for (size_t first = 0; first < count; first += PTB_HOST_CHUNK) {
-        memset(values + first, 0, ptb_host_least(PTB_HOST_CHUNK, count - first) * sizeof *values);
+        size_t i = first, end = ptb_host_least(count, first + PTB_HOST_CHUNK);
+        for (; i + PTB_LANES <= end; i += PTB_LANES)
+            ptb_host_store(stream, PTB_F32, values, i, ptb_vec_set(0));
+        memset(values + i, 0, (end - i) * sizeof *values);
+        ptb_host_fence(stream);
     }
 }
 

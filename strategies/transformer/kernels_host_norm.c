@@ -6,69 +6,100 @@
 #include <math.h>
 
 enum {
-    SUMS = 4,                 // independent partial sums of a row
-    TOGETHER = 4,             // rows whose column sums are added at a time
-    BLOCK_ROWS = 16,          // least rows of a block
-    BLOCKS = 64,              // most blocks
+    TOGETHER = 4,    // rows taken together, so that the latencies of their sums overlap
+    PAIR = 2,        // the same in the gradient, which has more arrays: more rows run out of registers
+    SUMS = 2,        // partial sums of a row
+    BLOCK_ROWS = 16, // rows of a task; least rows of a block
+    BLOCKS = 64,     // most blocks
     PARTIAL_FLOATS = 1 << 17, // of all blocks, on the stack
     MERGE = 256,              // columns of a task that adds partial rows
 };
 
-// Sum of in, or of (in - mean)^2.
-PTB_INLINE float row_sum(ptb_dtype type, const void *in, size_t width, float mean, bool squares)
+// What `rows` rows sum to: in, or (in - mean)^2. Rows are taken together for the sake of speed only: the
+// order of a row's sum is the same for any `rows`.
+PTB_HOST_BODY row_sums(ptb_dtype type, const void *in, size_t rows, size_t width, const float *mean,
+                       bool squares, float *out)
 {
-    ptb_vec sums[SUMS] = {{0}};
+    ptb_vec sums[TOGETHER][SUMS] = {{{0}}};
     size_t c = 0;
     for (; c + SUMS * PTB_LANES <= width; c += SUMS * PTB_LANES)
-        for (size_t s = 0; s < SUMS; s++) {
-            ptb_vec x = ptb_vec_load(type, in, c + s * PTB_LANES) - mean;
-            sums[s] += squares ? x * x : x;
+        for (size_t r = 0; r < rows; r++)
+            for (size_t s = 0; s < SUMS; s++) {
+                size_t at = r * width + c + s * PTB_LANES;
+                if (squares) // the row is in the first-level cache: time to fetch the next ones
+                    ptb_host_prefetch(type, in, rows * width + at);
+                ptb_vec x = ptb_vec_load(type, in, at);
+                sums[r][s] += squares ? (x - mean[r]) * (x - mean[r]) : x;
+            }
+    for (; c < width; c += PTB_LANES) {
+        size_t count = ptb_host_least(PTB_LANES, width - c);
+        for (size_t r = 0; r < rows; r++) {
+            ptb_vec x = ptb_vec_load_some(type, in, r * width + c, count);
+            x = squares ? ptb_host_first_lanes(x - mean[r], count) : x;
+            sums[r][0] += squares ? x * x : x;
         }
-    for (; c + PTB_LANES <= width; c += PTB_LANES) {
-        ptb_vec x = ptb_vec_load(type, in, c) - mean;
-        sums[0] += squares ? x * x : x;
     }
-    if (c < width) {
-        ptb_vec x = ptb_host_first_lanes(ptb_vec_load_some(type, in, c, width - c) - mean, width - c);
-        sums[1] += squares ? x * x : x;
-    }
-    return ptb_vec_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    for (size_t r = 0; r < rows; r++)
+        out[r] = ptb_vec_sum(sums[r][0] + sums[r][1]);
 }
 
-PTB_HOST_BODY norm_step(ptb_dtype type, const ptb_norm *a, void *out, const void *in, float mean, float rstd,
-                        size_t c, size_t count)
+PTB_HOST_BODY norm_step(ptb_dtype type, const ptb_norm *a, bool stream, const float *mean, const float *rstd,
+                        size_t first, size_t rows, size_t c, size_t count)
 {
-    ptb_vec x = (ptb_vec_load_some(type, in, c, count) - mean) * rstd;
-    x *= ptb_vec_load_some(type, a->gain, c, count);
+    ptb_vec gain = ptb_vec_load_some(type, a->gain, c, count), bias = {0};
     if (a->bias)
-        x += ptb_vec_load_some(type, a->bias, c, count);
-    ptb_vec_store_some(type, out, c, count, x);
+        bias = ptb_vec_load_some(type, a->bias, c, count);
+    for (size_t r = 0; r < rows; r++) {
+        size_t at = (first + r) * a->width + c;
+        ptb_vec x = (ptb_vec_load_some(type, a->in, at, count) - mean[r]) * rstd[r] * gain + bias;
+        if (count == PTB_LANES)
+            ptb_host_store(stream, type, a->out, at, x);
+        else
+            ptb_vec_store_some(type, a->out, at, count, x);
+    }
 }
 
-PTB_HOST_BODY norm_row(ptb_dtype type, const ptb_norm *args, size_t r)
+PTB_HOST_BODY norm_rows(ptb_dtype type, const ptb_norm *args, bool stream, size_t first, size_t rows)
 {
     const ptb_norm a = *args; // a copy: stores can not be taken to change it
-    size_t width = a.width, bytes = width * ptb_dtype_size(type);
-    const void *in = (const char *)a.in + r * bytes;
-    void *out = (char *)a.out + r * bytes;
-    float mean = a.mean ? row_sum(type, in, width, 0, false) / (float)width : 0;
-    float rstd = 1 / sqrtf(row_sum(type, in, width, mean, true) / (float)width + a.epsilon);
+    const void *in = (const char *)a.in + first * a.width * ptb_dtype_size(type);
+    float mean[TOGETHER] = {0}, rstd[TOGETHER];
     if (a.mean)
-        a.mean[r] = mean;
-    a.rstd[r] = rstd;
+        row_sums(type, in, rows, a.width, mean, false, mean);
+    for (size_t r = 0; r < rows; r++)
+        mean[r] /= (float)a.width;
+    row_sums(type, in, rows, a.width, mean, true, rstd);
+    for (size_t r = 0; r < rows; r++) {
+        rstd[r] = 1 / sqrtf(rstd[r] / (float)a.width + a.epsilon);
+        a.rstd[first + r] = rstd[r];
+        if (a.mean)
+            a.mean[first + r] = mean[r];
+    }
     size_t c = 0;
-    for (; c + PTB_LANES <= width; c += PTB_LANES)
-        norm_step(type, &a, out, in, mean, rstd, c, PTB_LANES);
-    if (c < width)
-        norm_step(type, &a, out, in, mean, rstd, c, width - c);
+    for (; c + PTB_LANES <= a.width; c += PTB_LANES)
+        norm_step(type, &a, stream, mean, rstd, first, rows, c, PTB_LANES);
+    if (c < a.width)
+        norm_step(type, &a, stream, mean, rstd, first, rows, c, a.width - c);
+}
+
+PTB_HOST_BODY norm_group(ptb_dtype type, const ptb_norm *a, bool stream, size_t first, size_t end)
+{
+    size_t r = first;
+    for (; r + TOGETHER <= end; r += TOGETHER)
+        norm_rows(type, a, stream, r, TOGETHER);
+    for (; r < end; r++)
+        norm_rows(type, a, stream, r, 1);
+    ptb_host_fence(stream);
 }
 
 ptb_status ptb_host_run_norm(void *arg)
 {
     const ptb_norm *a = arg;
+    size_t row_bytes = a->width * ptb_dtype_size(a->type);
+    bool stream = ptb_host_streams(a->out, a->rows * row_bytes, row_bytes, a->in, NULL);
 #pragma omp parallel for schedule(static) if (a->rows * a->width > PTB_HOST_SERIAL)
-    for (size_t r = 0; r < a->rows; r++)
-        PTB_HOST_TYPED(norm_row, a->type, a, r);
+    for (size_t first = 0; first < a->rows; first += BLOCK_ROWS)
+        PTB_HOST_TYPED(norm_group, a->type, a, stream, first, ptb_host_least(a->rows, first + BLOCK_ROWS));
     return PTB_OK;
 }
 
@@ -78,39 +109,45 @@ typedef struct {
     float mean, rstd, mean_d, mean_dx;
 } row_numbers;
 
-// Adds d and d * x of one vector of the row.
-PTB_HOST_BODY dot_step(ptb_dtype type, const void *gain, const void *d_out, const void *in, float mean,
-                       size_t c, size_t count, ptb_vec *sum, ptb_vec *product)
+// Adds d and d * (in - mean) of one vector of `rows` rows.
+PTB_HOST_BODY dots_step(ptb_dtype type, const ptb_norm_gradient *a, const float *mean, size_t first,
+                        size_t rows, size_t c, size_t count, ptb_vec *sum, ptb_vec *product)
 {
-    ptb_vec d = ptb_vec_load_some(type, d_out, c, count) * ptb_vec_load_some(type, gain, c, count);
-    *sum += d;
-    *product += d * (ptb_vec_load_some(type, in, c, count) - mean);
+    ptb_vec gain = ptb_vec_load_some(type, a->gain, c, count);
+    for (size_t r = 0; r < rows; r++) {
+        size_t at = (first + r) * a->width + c;
+        ptb_vec d = ptb_vec_load_some(type, a->d_out, at, count) * gain; // 0 beyond count
+        sum[r] += d;
+        product[r] += d * (ptb_vec_load_some(type, a->in, at, count) - mean[r]);
+    }
 }
 
-PTB_HOST_BODY row_dots(ptb_dtype type, const ptb_norm_gradient *a, size_t r, row_numbers *n)
+PTB_HOST_BODY row_dots(ptb_dtype type, const ptb_norm_gradient *a, size_t first, size_t rows, row_numbers *n)
 {
-    size_t width = a->width, bytes = width * ptb_dtype_size(type), c = 0;
-    const void *d_out = (const char *)a->d_out + r * bytes, *in = (const char *)a->in + r * bytes;
-    float mean = a->mean ? a->mean[r] : 0, rstd = a->rstd[r];
-    ptb_vec sum[2] = {{0}}, product[2] = {{0}};
-    for (; c + 2 * PTB_LANES <= width; c += 2 * PTB_LANES)
-        for (size_t s = 0; s < 2; s++)
-            dot_step(type, a->gain, d_out, in, mean, c + s * PTB_LANES, PTB_LANES, &sum[s], &product[s]);
-    for (; c + PTB_LANES <= width; c += PTB_LANES)
-        dot_step(type, a->gain, d_out, in, mean, c, PTB_LANES, &sum[0], &product[0]);
-    if (c < width)
-        dot_step(type, a->gain, d_out, in, mean, c, width - c, &sum[1], &product[1]);
-    *n = (row_numbers){
-        .mean = mean,
-        .rstd = rstd,
-        .mean_d = a->mean ? ptb_vec_sum(sum[0] + sum[1]) / (float)width : 0,
-        .mean_dx = ptb_vec_sum(product[0] + product[1]) * rstd / (float)width,
-    };
+    float mean[PAIR];
+    ptb_vec sum[PAIR] = {{0}}, product[PAIR] = {{0}};
+    for (size_t r = 0; r < rows; r++)
+        mean[r] = a->mean ? a->mean[first + r] : 0;
+    size_t c = 0;
+    for (; c + PTB_LANES <= a->width; c += PTB_LANES)
+        dots_step(type, a, mean, first, rows, c, PTB_LANES, sum, product);
+    if (c < a->width)
+        dots_step(type, a, mean, first, rows, c, a->width - c, sum, product);
+    for (size_t r = 0; r < rows; r++) {
+        float rstd = a->rstd[first + r];
+        n[r] = (row_numbers){
+            .mean = mean[r],
+            .rstd = rstd,
+            .mean_d = a->mean ? ptb_vec_sum(sum[r]) / (float)a->width : 0,
+            .mean_dx = ptb_vec_sum(product[r]) * rstd / (float)a->width,
+        };
+    }
 }
 
 // One vector of `rows` rows: d_in, and the rows' share of the column sums.
-PTB_HOST_BODY gradient_step(ptb_dtype type, const ptb_norm_gradient *a, const row_numbers *n, float *gain_sum,
-                            float *bias_sum, size_t first, size_t rows, size_t c, size_t count)
+PTB_HOST_BODY gradient_step(ptb_dtype type, const ptb_norm_gradient *a, bool stream, const row_numbers *n,
+                            float *gain_sum, float *bias_sum, size_t first, size_t rows, size_t c,
+                            size_t count)
 {
     ptb_vec gain = ptb_vec_load_some(type, a->gain, c, count);
     ptb_vec d_gain = ptb_vec_load_some(PTB_F32, gain_sum, c, count);
@@ -124,7 +161,10 @@ PTB_HOST_BODY gradient_step(ptb_dtype type, const ptb_norm_gradient *a, const ro
         ptb_vec d_in = n[i].rstd * (d_out * gain - n[i].mean_d - x * n[i].mean_dx);
         if (a->residual)
             d_in += ptb_vec_load_some(type, a->residual, at, count);
-        ptb_vec_store_some(type, a->d_in, at, count, d_in);
+        if (count == PTB_LANES)
+            ptb_host_store(stream, type, a->d_in, at, d_in);
+        else
+            ptb_vec_store_some(type, a->d_in, at, count, d_in);
     }
     ptb_vec_store_some(PTB_F32, gain_sum, c, count, d_gain);
     if (bias_sum)
@@ -132,29 +172,29 @@ PTB_HOST_BODY gradient_step(ptb_dtype type, const ptb_norm_gradient *a, const ro
                            d_bias + ptb_vec_load_some(PTB_F32, bias_sum, c, count));
 }
 
-PTB_HOST_BODY gradient_rows(ptb_dtype type, const ptb_norm_gradient *a, float *gain_sum, float *bias_sum,
-                            size_t first, size_t rows)
+PTB_HOST_BODY gradient_rows(ptb_dtype type, const ptb_norm_gradient *a, bool stream, float *gain_sum,
+                            float *bias_sum, size_t first, size_t rows)
 {
-    row_numbers n[TOGETHER];
-    for (size_t i = 0; i < rows; i++)
-        row_dots(type, a, first + i, &n[i]);
+    row_numbers n[PAIR];
+    row_dots(type, a, first, rows, n);
     size_t c = 0;
     for (; c + PTB_LANES <= a->width; c += PTB_LANES)
-        gradient_step(type, a, n, gain_sum, bias_sum, first, rows, c, PTB_LANES);
+        gradient_step(type, a, stream, n, gain_sum, bias_sum, first, rows, c, PTB_LANES);
     if (c < a->width)
-        gradient_step(type, a, n, gain_sum, bias_sum, first, rows, c, a->width - c);
+        gradient_step(type, a, stream, n, gain_sum, bias_sum, first, rows, c, a->width - c);
 }
 
 // Adds rows [first, end) to the sums of d_gain and, where not NULL, of d_bias.
-PTB_HOST_BODY gradient_block(ptb_dtype type, const ptb_norm_gradient *args, float *gain_sum, float *bias_sum,
-                             size_t first, size_t end)
+PTB_HOST_BODY gradient_block(ptb_dtype type, const ptb_norm_gradient *args, bool stream, float *gain_sum,
+                             float *bias_sum, size_t first, size_t end)
 {
     const ptb_norm_gradient a = *args;
     size_t r = first;
-    for (; r + TOGETHER <= end; r += TOGETHER)
-        gradient_rows(type, &a, gain_sum, bias_sum, r, TOGETHER);
+    for (; r + PAIR <= end; r += PAIR)
+        gradient_rows(type, &a, stream, gain_sum, bias_sum, r, PAIR);
     for (; r < end; r++)
-        gradient_rows(type, &a, gain_sum, bias_sum, r, 1);
+        gradient_rows(type, &a, stream, gain_sum, bias_sum, r, 1);
+    ptb_host_fence(stream);
 }
 
 // out += sum of `blocks` rows of partial, 2 * width apart, in order
@@ -173,13 +213,15 @@ ptb_status ptb_host_run_norm_gradient(void *arg)
 {
     const ptb_norm_gradient *a = arg;
     size_t width = a->width, rows = a->rows;
+    size_t row_bytes = width * ptb_dtype_size(a->type);
+    bool stream = ptb_host_streams(a->d_in, rows * row_bytes, row_bytes, a->d_out, a->residual);
     if (!a->accumulate)
         memset(a->d_gain, 0, width * sizeof *a->d_gain);
     if (!a->accumulate && a->d_bias)
         memset(a->d_bias, 0, width * sizeof *a->d_bias);
     size_t blocks = ptb_host_least(ptb_host_least(BLOCKS, rows / BLOCK_ROWS), PARTIAL_FLOATS / (2 * width));
     if (blocks < 2) {
-        PTB_HOST_TYPED(gradient_block, a->type, a, a->d_gain, a->d_bias, 0, rows);
+        PTB_HOST_TYPED(gradient_block, a->type, a, stream, a->d_gain, a->d_bias, 0, rows);
         return PTB_OK;
     }
     _Alignas(PTB_LANES * sizeof(float)) float partial[PARTIAL_FLOATS]; /* [blocks, 2, width] */
@@ -187,8 +229,8 @@ ptb_status ptb_host_run_norm_gradient(void *arg)
     for (size_t b = 0; b < blocks; b++) {
         float *gain_sum = partial + 2 * width * b, *bias_sum = gain_sum + width;
         memset(gain_sum, 0, 2 * width * sizeof *gain_sum);
-        PTB_HOST_TYPED(gradient_block, a->type, a, gain_sum, a->d_bias ? bias_sum : NULL, rows * b / blocks,
-                       rows * (b + 1) / blocks);
+        PTB_HOST_TYPED(gradient_block, a->type, a, stream, gain_sum, a->d_bias ? bias_sum : NULL,
+                       rows * b / blocks, rows * (b + 1) / blocks);
     }
     merge(a->d_gain, partial, blocks, width);
     if (a->d_bias)

@@ -10,23 +10,33 @@ enum {
 };
 static const float LOSS_SCALE_MOST = 0x1p24f;
 
+enum { WIDE = 8, LANES = 4 }; // doubles of a vector; independent partial sums
+typedef double vec_wide __attribute__((vector_size(WIDE * sizeof(double))));
+
+static inline vec_wide load_wide(const float *values)
+{
+#if defined PTB_VECTOR_512
+    return (vec_wide)_mm512_cvtps_pd(_mm256_loadu_ps(values)); // which compilers make of two halves
+#else
+    vec_wide wide;
+    for (int lane = 0; lane < WIDE; lane++)
+        wide[lane] = (double)values[lane];
+    return wide;
+#endif
+}
+
 static double sum_squares(const float *values, size_t count)
 {
-    enum { HALF = PTB_LANES / 2, LANES = 4 };
-    typedef double wide __attribute__((vector_size(HALF * sizeof(double))));
-    typedef float narrow __attribute__((vector_size(HALF * sizeof(float))));
-    wide sums[LANES] = {{0}};
+    vec_wide sums[LANES] = {{0}};
     size_t i = 0;
-    for (; i + LANES * HALF <= count; i += LANES * HALF)
+    for (; i + LANES * WIDE <= count; i += LANES * WIDE)
         for (size_t lane = 0; lane < LANES; lane++) {
-            narrow part;
-            memcpy(&part, values + i + lane * HALF, sizeof part);
-            wide x = __builtin_convertvector(part, wide);
+            vec_wide x = load_wide(values + i + lane * WIDE);
             sums[lane] += x * x;
         }
-    wide all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    vec_wide all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     double sum = 0;
-    for (size_t lane = 0; lane < HALF; lane++)
+    for (size_t lane = 0; lane < WIDE; lane++)
         sum += all[lane];
     for (; i < count; i++)
         sum += (double)values[i] * (double)values[i];
@@ -107,18 +117,21 @@ static inline ptb_vec adamw_step(const ptb_adamw *a, const adamw_numbers *n, siz
     return p;
 }
 
-PTB_INLINE void adamw_chunk(ptb_dtype type, const ptb_adamw *a, const adamw_numbers *n, size_t i, size_t end)
+PTB_HOST_BODY adamw_chunk(ptb_dtype type, const ptb_adamw *args, const adamw_numbers *n, bool stream,
+                          size_t i, size_t end)
 {
+    const ptb_adamw a = *args; // a copy: stores can not be taken to change it
     for (; i + PTB_LANES <= end; i += PTB_LANES) {
-        ptb_vec p = adamw_step(a, n, i, PTB_LANES);
-        if (a->rounded)
-            ptb_vec_store(type, a->rounded, i, p);
+        ptb_vec p = adamw_step(&a, n, i, PTB_LANES);
+        if (a.rounded)
+            ptb_host_store(stream, type, a.rounded, i, p);
     }
     if (i < end) {
-        ptb_vec p = adamw_step(a, n, i, end - i);
-        if (a->rounded)
-            ptb_vec_store_some(type, a->rounded, i, end - i, p);
+        ptb_vec p = adamw_step(&a, n, i, end - i);
+        if (a.rounded)
+            ptb_vec_store_some(type, a.rounded, i, end - i, p);
     }
+    ptb_host_fence(stream);
 }
 
 ptb_status ptb_host_run_adamw(void *arg)
@@ -138,9 +151,11 @@ ptb_status ptb_host_run_adamw(void *arg)
         .rest1 = 1 - a->beta1,
         .rest2 = 1 - a->beta2,
     };
+    bool stream = ptb_host_streams(a->rounded, a->count * ptb_dtype_size(a->type), PTB_HOST_LINE, NULL, NULL);
 #pragma omp parallel for schedule(static) if (a->count > PTB_HOST_SERIAL)
     for (size_t first = 0; first < a->count; first += PTB_HOST_CHUNK)
-        PTB_HOST_TYPED(adamw_chunk, a->type, a, &n, first, ptb_host_least(a->count, first + PTB_HOST_CHUNK));
+        PTB_HOST_TYPED(adamw_chunk, a->type, a, &n, stream, first,
+                       ptb_host_least(a->count, first + PTB_HOST_CHUNK));
     return PTB_OK;
 }
 
@@ -157,18 +172,20 @@ static inline ptb_vec sgd_step(const ptb_sgd *a, float factor, size_t i, size_t 
     return p;
 }
 
-PTB_INLINE void sgd_chunk(ptb_dtype type, const ptb_sgd *a, float factor, size_t i, size_t end)
+PTB_HOST_BODY sgd_chunk(ptb_dtype type, const ptb_sgd *args, float factor, bool stream, size_t i, size_t end)
 {
+    const ptb_sgd a = *args; // a copy: stores can not be taken to change it
     for (; i + PTB_LANES <= end; i += PTB_LANES) {
-        ptb_vec p = sgd_step(a, factor, i, PTB_LANES);
-        if (a->rounded)
-            ptb_vec_store(type, a->rounded, i, p);
+        ptb_vec p = sgd_step(&a, factor, i, PTB_LANES);
+        if (a.rounded)
+            ptb_host_store(stream, type, a.rounded, i, p);
     }
     if (i < end) {
-        ptb_vec p = sgd_step(a, factor, i, end - i);
-        if (a->rounded)
-            ptb_vec_store_some(type, a->rounded, i, end - i, p);
+        ptb_vec p = sgd_step(&a, factor, i, end - i);
+        if (a.rounded)
+            ptb_vec_store_some(type, a.rounded, i, end - i, p);
     }
+    ptb_host_fence(stream);
 }
 
 ptb_status ptb_host_run_sgd(void *arg)
@@ -178,9 +195,10 @@ ptb_status ptb_host_run_sgd(void *arg)
     if (u->skip)
         return PTB_OK;
     float factor = u->factor;
+    bool stream = ptb_host_streams(a->rounded, a->count * ptb_dtype_size(a->type), PTB_HOST_LINE, NULL, NULL);
 #pragma omp parallel for schedule(static) if (a->count > PTB_HOST_SERIAL)
     for (size_t first = 0; first < a->count; first += PTB_HOST_CHUNK)
-        PTB_HOST_TYPED(sgd_chunk, a->type, a, factor, first,
+        PTB_HOST_TYPED(sgd_chunk, a->type, a, factor, stream, first,
                        ptb_host_least(a->count, first + PTB_HOST_CHUNK));
     return PTB_OK;
 }

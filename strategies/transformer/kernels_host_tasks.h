@@ -11,6 +11,9 @@
 enum {
     PTB_HOST_CHUNK = 4096,   // elements of an elementwise task; a multiple of vectors and cache lines
     PTB_HOST_SERIAL = 16384, // elements up to which waking other threads costs more than it saves
+    PTB_HOST_LINE = 64,      // bytes of a cache line
+    PTB_HOST_STREAM =
+        32 << 20, // bytes of an output that will not be found in the caches by who reads it next
 };
 
 // Calls fn(type, ...) with a constant type, so that an inlined fn is compiled once a type.
@@ -35,6 +38,50 @@ enum {
 PTB_INLINE ptb_vec ptb_host_first_lanes(ptb_vec a, size_t n)
 {
     return ptb_vec_select(ptb_vec_iota() < ptb_vec_int_set((int32_t)n), a, ptb_vec_set(0));
+}
+
+// Whether stores should go past the caches, which saves reading the lines first: the output is large, is not
+// one of the inputs, and each of its rows begins with a cache line (row_bytes: PTB_HOST_LINE when there are
+// no rows).
+static inline bool ptb_host_streams(const void *out, size_t bytes, size_t row_bytes, const void *in0,
+                                    const void *in1)
+{
+    return out && bytes >= PTB_HOST_STREAM && out != in0 && out != in1 &&
+           ((uintptr_t)out | row_bytes) % PTB_HOST_LINE == 0;
+}
+
+// ptb_vec_store of a vector that begins at a multiple of PTB_LANES of such a row.
+PTB_INLINE void ptb_host_store(bool stream, ptb_dtype type, void *base, size_t first, ptb_vec a)
+{
+#if defined PTB_VECTOR_512
+    if (stream && type == PTB_F32) {
+        _mm512_stream_ps((float *)base + first, (__m512)a);
+        return;
+    }
+    if (stream) {
+        ptb_vec_half bits = type == PTB_BF16 ? ptb_vec_to_bf16(a) : ptb_vec_to_f16(a);
+        _mm256_stream_si256((__m256i *)((uint16_t *)base + first), (__m256i)bits);
+        return;
+    }
+#endif
+    (void)stream;
+    ptb_vec_store(type, base, first, a);
+}
+
+// Asks for the line of an element that is needed soon; it may lie beyond the end of its array.
+PTB_INLINE void ptb_host_prefetch(ptb_dtype type, const void *base, size_t element)
+{
+    __builtin_prefetch((const void *)((uintptr_t)base + element * ptb_dtype_size(type)));
+}
+
+// After streamed stores of a task, before others may read them.
+static inline void ptb_host_fence(bool stream)
+{
+#if defined PTB_VECTOR_512
+    if (stream)
+        _mm_sfence();
+#endif
+    (void)stream;
 }
 
 static inline size_t ptb_host_least(size_t a, size_t b)

@@ -77,7 +77,11 @@ PTB_INLINE ptb_vec ptb_vec_max(ptb_vec a, ptb_vec b)
 // The smaller; b where a or b is NaN.
 PTB_INLINE ptb_vec ptb_vec_min(ptb_vec a, ptb_vec b)
 {
+#if defined PTB_VECTOR_512
+    return (ptb_vec)_mm512_min_ps((__m512)a, (__m512)b);
+#else
     return -ptb_vec_max(-a, -b);
+#endif
 }
 
 // The sum of the lanes, always in the same order.

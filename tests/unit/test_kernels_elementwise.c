@@ -342,6 +342,65 @@ static void test_convert_pairs(void **state)
             }
 }
 
+// ---- outputs that are too large for the caches, which are stored past them
+
+enum { STREAM_WIDTH = 1024, STREAM_KERNELS = 6 };
+
+// Kernel number `kernel` on `rows` rows from `first` on.
+static void run_kernel(fixture *f, int kernel, ptb_dtype type, char *out, char *in, char *other, size_t first,
+                       size_t rows)
+{
+    enum { W = STREAM_WIDTH };
+    size_t skip = first * W * ptb_dtype_size(type);
+    void *to = out + skip, *a = in + skip, *b = other + skip;
+    float *rstd = malloc(rows * sizeof *rstd);
+    ptb_norm norm = {to, NULL, rstd, a, other, NULL, rows, W, 1e-5f, type};
+    ptb_dropout dropout = {.out = to, .in = a, .residual = b, .rows = rows, .width = W, .length = rows};
+    dropout.total_length = 1 << 20, dropout.offset = (int64_t)first, dropout.rate = 0.5f, dropout.type = type;
+    ptb_activation gelu = {to, a, rows, W, PTB_GELU, type};
+    ptb_activation swiglu = {out + skip / 2, a, rows / 2, W, PTB_SWIGLU, type};
+    const ptb_kernels *k = f->kernels;
+    ptb_status status = kernel == 0   ? k->add(f->stream, &(ptb_add){to, a, b, rows * W, type})
+                        : kernel == 1 ? k->norm(f->stream, &norm)
+                        : kernel == 2 ? k->dropout(f->stream, &dropout)
+                        : kernel == 3 ? k->activation(f->stream, &gelu)
+                        : kernel == 4 ? k->activation(f->stream, &swiglu)
+                                      : k->convert(f->stream, &(ptb_convert){to, a, rows * W, type, type});
+    finish(f, status);
+    free(rstd);
+}
+
+// A whole call gives the same values as small ones.
+static void test_streamed(void **state)
+{
+    enum { PIECE = 1024, ARRAYS = 4 };
+    fixture *f = *state;
+    for (size_t t = 0; t < LENGTH(compute_types); t++) {
+        ptb_dtype type = compute_types[t];
+        size_t row_bytes = STREAM_WIDTH * ptb_dtype_size(type),
+               rows = 2 * (((size_t)33 << 20) / row_bytes) + 2;
+        size_t bytes = rows * row_bytes;
+        char *memory[ARRAYS]; // two inputs, the output of a whole call and that of small ones
+        for (size_t i = 0; i < ARRAYS; i++)
+            assert_int_equal(ptb_memory_map(bytes, (void **)&memory[i]), PTB_OK);
+        for (size_t i = 0; i < bytes / sizeof(uint16_t); i++) { // finite in all types
+            ((uint16_t *)memory[0])[i] = (uint16_t)(0x3e00 + i % 257);
+            ((uint16_t *)memory[1])[i] = (uint16_t)(0x3d00 + i % 1021);
+        }
+        for (int kernel = 0; kernel < STREAM_KERNELS; kernel++) {
+            run_kernel(f, kernel, type, memory[2], memory[0], memory[1], 0, rows);
+            for (size_t first = 0; first < rows; first += PIECE)
+                run_kernel(f, kernel, type, memory[3], memory[0], memory[1], first,
+                           first + PIECE < rows ? PIECE : rows - first);
+            if (memcmp(memory[2], memory[3], bytes) != 0)
+                fail_msg("kernel %d in %s: a large call differs from small ones", kernel,
+                         ptb_dtype_name(type));
+        }
+        for (size_t i = 0; i < ARRAYS; i++)
+            ptb_memory_unmap(memory[i], bytes);
+    }
+}
+
 static size_t run_threads(bag *b, ptb_dtype type, array *results)
 {
     enum { ROWS = 31, WIDTH = 1001, N = ROWS * WIDTH };
@@ -386,6 +445,7 @@ int main(void)
         KERNEL_TEST(test_convert_all_16_bits),
         KERNEL_TEST(test_convert_rounds),
         KERNEL_TEST(test_convert_pairs),
+        KERNEL_TEST(test_streamed),
         KERNEL_TEST(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
