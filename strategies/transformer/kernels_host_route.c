@@ -17,70 +17,142 @@ static size_t piece_row(size_t rows, size_t piece)
     return rows / PIECES * piece + rows % PIECES * piece / PIECES;
 }
 
-// A block of rows is worked on transposed, a row a lane: nothing has to be summed across a vector, however
-// few the experts are. tile[e] has expert e's numbers of the block's rows.
-static void load_tile(ptb_vec *tile, const float *rows, size_t count, size_t experts)
+// v[i][j] and v[j][i] change places: first the quarters of the square off its diagonal, then those of each
+// quarter, and so on.
+static void transpose(ptb_vec *v)
 {
-    for (size_t r = 0; r < count; r++)
-        for (size_t e = 0; e < experts; e++)
-            ((float *)(tile + e))[r] = rows[r * experts + e];
-    for (size_t e = 0; e < experts; e++)
-        for (size_t r = count; r < PTB_LANES; r++)
-            ((float *)(tile + e))[r] = 0;
+#if defined PTB_VECTOR_512
+    ptb_vec_int lane = ptb_vec_iota();
+#pragma GCC unroll 4
+    for (int s = PTB_LANES / 2; s; s /= 2) {
+        ptb_vec_int right = (lane & s) != 0; // from PTB_LANES on, indices mean the second vector
+        ptb_vec_int upper = (right & (lane - s + PTB_LANES)) | (~right & lane);
+        ptb_vec_int lower = (right & (lane + PTB_LANES)) | (~right & (lane + s));
+#pragma GCC unroll 16
+        for (int i = 0; i < PTB_LANES; i++) {
+            if (i & s)
+                continue;
+            __m512 x = (__m512)v[i], y = (__m512)v[i + s];
+            v[i] = (ptb_vec)_mm512_permutex2var_ps(x, (__m512i)upper, y);
+            v[i + s] = (ptb_vec)_mm512_permutex2var_ps(x, (__m512i)lower, y);
+        }
+    }
+#else
+    float(*x)[PTB_LANES] = (float(*)[PTB_LANES])v;
+    for (int i = 0; i < PTB_LANES; i++)
+        for (int j = 0; j < i; j++) {
+            float kept = x[i][j];
+            x[i][j] = x[j][i];
+            x[j][i] = kept;
+        }
+#endif
 }
 
+// A block of rows is worked on transposed, a row a lane: nothing has to be summed across a vector, however
+// few the experts are. tile[e] has expert e's numbers of the block's rows; behind the experts the tile is
+// filled up to whole vectors of them, with zeros.
+static void load_tile(ptb_vec *tile, const float *rows, size_t count, size_t experts)
+{
+    for (size_t e = 0; e < experts; e += PTB_LANES) {
+        size_t some = experts - e < PTB_LANES ? experts - e : PTB_LANES;
+        ptb_vec block[PTB_LANES];
+        for (size_t r = 0; r < PTB_LANES; r++)
+            block[r] = r < count ? ptb_vec_load_some(PTB_F32, rows, r * experts + e, some) : (ptb_vec){0};
+        transpose(block);
+        memcpy(tile + e, block, sizeof block);
+    }
+}
+
+static void store_tile(float *rows, const ptb_vec *tile, size_t count, size_t experts)
+{
+    for (size_t e = 0; e < experts; e += PTB_LANES) {
+        size_t some = experts - e < PTB_LANES ? experts - e : PTB_LANES;
+        ptb_vec block[PTB_LANES];
+        memcpy(block, tile + e, sizeof block);
+        transpose(block);
+        for (size_t r = 0; r < count; r++)
+            ptb_vec_store_some(PTB_F32, rows, r * experts + e, some, block[r]);
+    }
+}
+
+// Two chains of maxima and sums, so that one need not wait for the other.
 static void softmax(ptb_vec *tile, size_t experts)
 {
-    ptb_vec top = tile[0], sum = {0};
-    for (size_t e = 1; e < experts; e++)
+    ptb_vec top = tile[0], top2 = tile[experts - 1], sum = {0}, sum2 = {0};
+    size_t even = experts / 2 * 2;
+    for (size_t e = 0; e < even; e += 2) {
         top = ptb_vec_max(top, tile[e]);
-    for (size_t e = 0; e < experts; e++) {
-        tile[e] = ptb_vec_exp(tile[e] - top);
-        sum += tile[e];
+        top2 = ptb_vec_max(top2, tile[e + 1]);
     }
-    ptb_vec scale = 1 / sum;
+    top = ptb_vec_max(top, top2);
+    for (size_t e = 0; e < even; e += 2) {
+        sum += tile[e] = ptb_vec_exp(tile[e] - top);
+        sum2 += tile[e + 1] = ptb_vec_exp(tile[e + 1] - top);
+    }
+    if (even < experts)
+        sum += tile[even] = ptb_vec_exp(tile[even] - top);
+    ptb_vec scale = 1 / (sum + sum2);
     for (size_t e = 0; e < experts; e++)
         tile[e] *= scale;
 }
 
-// Each row's largest probability in the tile, the smaller index first among equals, without `*index`, which
-// leaves the tile. Probabilities are compared by their bits, which order like the numbers because those are
-// not negative, and have an order for NaN too: choices are distinct and valid whatever comes.
-static void next_choice(ptb_vec_int *tile, size_t experts, ptb_vec_int *value, ptb_vec_int *index)
+typedef struct {
+    ptb_vec_int bits, index;
+} candidates;
+
+// Expert e becomes the candidate of the rows in which it is better; a `chosen` expert leaves the tile.
+PTB_INLINE void consider(candidates *best, ptb_vec_int *tile, size_t e, ptb_vec_int chosen)
 {
-    ptb_vec_int best = ptb_vec_int_set(-1), at = {0};
-    for (size_t e = 0; e < experts; e++) {
-        ptb_vec_int bits = tile[e] | (*index == (int32_t)e); // -1 from now on
-        ptb_vec_int better = bits > best;
-        tile[e] = bits;
-        best = (better & bits) | (~better & best);
-        at = (better & (int32_t)e) | (~better & at);
+    ptb_vec_int bits = tile[e] | (chosen == (int32_t)e); // -1 from now on
+    ptb_vec_int better = bits > best->bits;
+    tile[e] = bits;
+    best->bits = (better & bits) | (~better & best->bits);
+    best->index = (better & (int32_t)e) | (~better & best->index);
+}
+
+// Each row's largest probability in the tile, the smaller index first among equals, without `chosen`.
+// Probabilities are compared by their bits, which order like the numbers because those are not negative, and
+// have an order for NaN too: choices are distinct and valid whatever comes. Two chains, of even and odd
+// experts.
+static candidates next_choice(ptb_vec_int *tile, size_t experts, ptb_vec_int chosen)
+{
+    candidates best = {ptb_vec_int_set(-1), {0}}, odd = best;
+    size_t e = 0;
+    for (; e + 2 <= experts; e += 2) {
+        consider(&best, tile, e, chosen);
+        consider(&odd, tile, e + 1, chosen);
     }
-    *value = best;
-    *index = at;
+    if (e < experts)
+        consider(&best, tile, e, chosen);
+    ptb_vec_int better = (odd.bits > best.bits) | ((odd.bits == best.bits) & (odd.index < best.index));
+    best.bits = (better & odd.bits) | (~better & best.bits);
+    best.index = (better & odd.index) | (~better & best.index);
+    return best;
 }
 
 // The top_k choices of the `count` rows from `row` on, whose probabilities are in the tile and are used up;
 // counts[e] += those of expert e.
 static void choose(const ptb_route *a, ptb_vec *tile, size_t row, size_t count, int32_t *counts)
 {
-    ptb_vec_int *bits = (ptb_vec_int *)tile, value, index = ptb_vec_int_set(-1);
+    ptb_vec_int *bits = (ptb_vec_int *)tile;
+    candidates next = {.index = ptb_vec_int_set(-1)};
     for (size_t e = 0; e < a->experts; e++)
         bits[e] &= INT32_MAX; // a NaN's sign
     ptb_vec sum = {0};
     for (size_t k = 0; k < a->top_k; k++) {
-        next_choice(bits, a->experts, &value, &index);
-        sum += (ptb_vec)value;
+        next = next_choice(bits, a->experts, next.index);
+        sum += (ptb_vec)next.bits;
         for (size_t r = 0; r < count; r++) {
             size_t choice = (row + r) * a->top_k + k;
-            a->expert[choice] = index[r];
-            a->weight[choice] = ((ptb_vec)value)[r];
-            counts[index[r]]++;
+            a->expert[choice] = next.index[r];
+            a->weight[choice] = ((ptb_vec)next.bits)[r];
+            counts[next.index[r]]++;
         }
     }
+    ptb_vec scale = 1 / sum;
     for (size_t r = 0; a->normalise && r < count; r++)
         for (size_t k = 0; k < a->top_k; k++)
-            a->weight[(row + r) * a->top_k + k] /= sum[r];
+            a->weight[(row + r) * a->top_k + k] *= scale[r];
 }
 
 // Probabilities, experts and weights of the rows [first, end); counts[e] += their choices.
@@ -92,9 +164,7 @@ static void route_rows(const ptb_route *a, size_t first, size_t end, int32_t *co
         size_t count = end - row < PTB_LANES ? end - row : PTB_LANES;
         load_tile(tile, a->logits + row * experts, count, experts);
         softmax(tile, experts);
-        for (size_t r = 0; r < count; r++)
-            for (size_t e = 0; e < experts; e++)
-                a->probabilities[(row + r) * experts + e] = ((const float *)(tile + e))[r];
+        store_tile(a->probabilities + row * experts, tile, count, experts);
         choose(a, tile, row, count, counts);
     }
 }
