@@ -21,7 +21,8 @@
 //
 // groups > 0 is one product a group (an expert): weight, bias and their gradients are [groups, ...], and
 // group g has rows [offsets[g], offsets[g + 1]), offsets[0] = 0. Rows from offsets[groups] to `rows` are not
-// touched. A group without rows has a zero weight gradient.
+// touched. A group without rows has a zero weight gradient. On the host results do not depend on the number
+// of threads, to the bit.
 
 // out = in * weight^T + bias + residual
 typedef struct {

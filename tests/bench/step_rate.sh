@@ -1,5 +1,5 @@
 #!/bin/sh
-# Step rate against the best matrix product of the same library on the same threads, interleaved in one process:
+# Step rate against the best matrix product of the same type on the same threads, interleaved in one process:
 # tests/bench/step_rate.sh [BUILD_FOLDER]. Prints ratios with their spread, asserts nothing. Run on a quiet machine.
 set -eu
 build=$(cd "${1:-build}" && pwd)
@@ -9,5 +9,8 @@ run() {
 }
 run
 run --threads 2
-run --hidden 768 --heads 12 --layers 4 --sequence 256 --batch 4
-run --hidden 768 --heads 12 --layers 4 --sequence 64 --batch 4
+for threads in 1 2; do
+    run --model gpt2-124m --sequence 64 --batch 4 --threads $threads
+    run --model gpt2-124m --sequence 256 --batch 4 --threads $threads
+    run --model gpt2-124m --sequence 256 --batch 4 --threads $threads --precision bf16
+done
