@@ -34,10 +34,12 @@ ptb_status ptb_step_batch(const ptb_step_config *c, int ranks, int64_t *batch)
     if (c->micro_batches > 1)
         snprintf(over, sizeof over, " x %" PRId64 " microbatches = %" PRId64 " parts", c->micro_batches,
                  parts);
-    int64_t below = asked / parts ? asked / parts * parts : parts;
+    char near[64] = "";
+    if (asked > parts)
+        snprintf(near, sizeof near, "%" PRId64 " or ", asked / parts * parts);
     ptb_error("--batch %" PRId64 " does not divide over %s%s: %" PRId64 " = %" PRId64 " x %" PRId64
-              " + %" PRId64 "; use %" PRId64 " or %" PRId64,
-              asked, ways, over, asked, parts, asked / parts, asked % parts, below,
+              " + %" PRId64 "; use %s%" PRId64,
+              asked, ways, over, asked, parts, asked / parts, asked % parts, near,
               (asked / parts + 1) * parts);
     return PTB_USAGE;
 }

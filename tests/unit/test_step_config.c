@@ -1,0 +1,217 @@
+// The configuration of steps: presets and what overrides them, effective batches, and that every option which
+// changes what is measured changes the case's key.
+#include "strategies/step_config.h"
+#include "strategies/transformer/presets.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const ptb_bench *bench(void)
+{
+    return (const ptb_bench *)ptb_registry_find(PTB_KIND_BENCH, "step");
+}
+
+static ptb_opt_set set_of(ptb_step_config *config)
+{
+    return (ptb_opt_set){bench()->opts, bench()->opt_count, config, "step"};
+}
+
+static void assign(ptb_step_config *config, const char *name, const char *value)
+{
+    ptb_opt_set set = set_of(config);
+    assert_int_equal(ptb_opts_assign(&set, name, value, name), PTB_OK);
+}
+
+// Settings in which every option means something.
+static void make_base(ptb_step_config *config, bool sgd)
+{
+    ptb_opt_set set = set_of(config);
+    ptb_opts_defaults(&set);
+    assign(config, "lr-schedule", "cosine");
+    assign(config, "lr-steps", "100");
+    assign(config, "recompute", "full");
+    assign(config, "precision", "f16");
+    if (sgd)
+        assign(config, "optimizer", "sgd");
+}
+
+static void key_of(const ptb_step_config *config, char key[PTB_KEY_BYTES])
+{
+    ptb_step_point point = {.strategy = "ddp",
+                            .comm = "host",
+                            .algorithm = "auto",
+                            .precision = config->precision,
+                            .batch = 8,
+                            .data = "generator",
+                            .seed = 1,
+                            .ranks = 2};
+    ptb_case c = {0};
+    ptb_step_params(config, &point, &c.params);
+    ptb_case_key("step", &c, key);
+}
+
+static void release(ptb_step_config *config)
+{
+    ptb_opt_set set = set_of(config);
+    ptb_opts_release(&set);
+}
+
+// A value that is neither the default nor the base's.
+static const char *another(const ptb_opt *opt)
+{
+    static const char *const words[][2] = {
+        {"lr-schedule", "constant"}, {"recompute", "selective"}, {"precision", "bf16"}, {"optimizer", "sgd"},
+        {"transport", "shm"},        {"model", "gpt2-124m"},     {"kernels", "other"},  {"device", "other"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(words[i][0], opt->name) == 0)
+            return words[i][1];
+    switch (opt->type) {
+    case PTB_OPT_BOOL:
+        return strcmp(opt->def, "yes") == 0 ? "no" : "yes";
+    case PTB_OPT_CHOICE:
+        return opt->choices[1];
+    case PTB_OPT_SIZE:
+        return "12345";
+    case PTB_OPT_INT:
+        return "7";
+    default:
+        return "0.625000001";
+    }
+}
+
+// What a case gets from elsewhere than the configuration.
+static bool is_of_the_point(const char *name)
+{
+    static const char *const names[] = {"strategy", "comm", "algo", "batch", "data"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+static void test_keys(void **state)
+{
+    (void)state;
+    char base[PTB_KEY_BYTES], key[PTB_KEY_BYTES];
+    size_t changed = 0;
+    for (size_t i = 0; i < bench()->opt_count; i++) {
+        const ptb_opt *opt = &bench()->opts[i];
+        if (is_of_the_point(opt->name))
+            continue;
+        ptb_step_config config = {0};
+        make_base(&config, strcmp(opt->name, "momentum") == 0);
+        key_of(&config, base);
+        assign(&config, opt->name, strcmp(opt->name, "loss-scale") == 0 ? "7" : another(opt));
+        key_of(&config, key);
+        if (strcmp(key, base) == 0)
+            print_error("--%s does not change the key %s\n", opt->name, key);
+        assert_string_not_equal(key, base);
+        changed++;
+        release(&config);
+    }
+    assert_true(changed > 45);
+}
+
+// Everything given at once still fits, each value in full.
+static void test_room(void **state)
+{
+    (void)state;
+    ptb_step_config config = {0};
+    make_base(&config, false);
+    for (size_t i = 0; i < bench()->opt_count; i++) {
+        const ptb_opt *opt = &bench()->opts[i];
+        bool kept = strcmp(opt->name, "lr-schedule") == 0 || strcmp(opt->name, "precision") == 0 ||
+                    strcmp(opt->name, "loss-scale") == 0 || strcmp(opt->name, "optimizer") == 0;
+        if (!kept && !is_of_the_point(opt->name))
+            assign(&config, opt->name, another(opt));
+    }
+    char key[PTB_KEY_BYTES];
+    key_of(&config, key);
+    assert_non_null(strstr(key, "/ranks=2"));
+    assert_non_null(strstr(key, "/dropout=0.625000001/"));
+    release(&config);
+}
+
+static void test_preset(void **state)
+{
+    (void)state;
+    ptb_step_config config = {0};
+    ptb_opt_set set = set_of(&config);
+    ptb_opts_defaults(&set);
+    ptb_model_shape shape;
+    assign(&config, "model", "mixtral-8x7b");
+    assert_int_equal(ptb_model_options_shape(&config.model, &shape), PTB_OK);
+    assert_memory_equal(&shape, &ptb_preset_find("mixtral-8x7b")->shape, sizeof shape);
+    assign(&config, "layers", "2");
+    assign(&config, "norm", "layernorm");
+    assign(&config, "tied", "yes");
+    assign(&config, "dropout", "0.25");
+    assign(&config, "experts", "4");
+    assert_int_equal(ptb_model_options_shape(&config.model, &shape), PTB_OK);
+    assert_int_equal(shape.layers, 2);
+    assert_int_equal(shape.norm, PTB_LAYER_NORM);
+    assert_true(shape.tied && shape.dropout == 0.25);
+    assert_int_equal(shape.experts, 4);
+    assert_int_equal(shape.hidden, 4096);
+    assert_int_equal(shape.top_k, 2);
+    assign(&config, "experts", "0"); // a dense model: nothing of the mixture is left
+    assert_int_equal(ptb_model_options_shape(&config.model, &shape), PTB_OK);
+    assert_true(shape.top_k == 0 && shape.expert_hidden == 0 && shape.shared_experts == 0);
+    assign(&config, "model", "gpt2");
+    assert_int_equal(ptb_model_options_shape(&config.model, &shape), PTB_USAGE);
+    release(&config);
+}
+
+// A GPT-2 with a shorter sequence has all its positions, and so all its parameters.
+static void test_positions(void **state)
+{
+    (void)state;
+    ptb_step_config config = {0};
+    ptb_opt_set set = set_of(&config);
+    ptb_opts_defaults(&set);
+    assign(&config, "model", "gpt2-124m");
+    assign(&config, "sequence", "64");
+    ptb_model_shape shape;
+    ptb_layout layout;
+    assert_int_equal(ptb_model_options_shape(&config.model, &shape), PTB_OK);
+    assert_int_equal(ptb_layout_init(&layout, &shape), PTB_OK);
+    assert_int_equal(layout.parameters, 124439808);
+    assert_int_equal(layout.shape.sequence, 64);
+    ptb_layout_release(&layout);
+    release(&config);
+}
+
+static void test_batch(void **state)
+{
+    (void)state;
+    ptb_step_config config = {.micro_batches = 1};
+    int64_t batch = -1;
+    assert_int_equal(ptb_step_batch(&config, 1, &batch), PTB_OK);
+    assert_int_equal(batch, 8);
+    assert_int_equal(ptb_step_batch(&config, 3, &batch), PTB_OK);
+    assert_int_equal(batch, 9);
+    config.micro_batches = 5;
+    assert_int_equal(ptb_step_batch(&config, 3, &batch), PTB_OK);
+    assert_int_equal(batch, 15);
+    config.batch = 30;
+    assert_int_equal(ptb_step_batch(&config, 3, &batch), PTB_OK);
+    assert_int_equal(batch, 30);
+    config.batch = 31;
+    assert_int_equal(ptb_step_batch(&config, 3, &batch), PTB_USAGE);
+    assert_int_equal(batch, 30); // outputs are set on success alone
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_keys),      cmocka_unit_test(test_room),  cmocka_unit_test(test_preset),
+        cmocka_unit_test(test_positions), cmocka_unit_test(test_batch),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
