@@ -383,7 +383,8 @@ static ptb_status prepare(launch *l)
     int cores = ptb_launch_cores();
     bool elsewhere = (run->hosts && *run->hosts) || (run->hostfile && *run->hostfile);
     int np = run->np ? (int)run->np : elsewhere ? 0 : cores;
-    PTB_TRY(ptb_launch_arguments(run, mpirun, np, cores, &l->arguments, how, sizeof how));
+    int threads = ptb_plan_most_threads(l->plan);
+    PTB_TRY(ptb_launch_arguments(run, mpirun, np, threads, cores, &l->arguments, how, sizeof how));
     setenv(PTB_ENV_LAUNCHER, how, 1);
     PTB_TRY(append_program(l));
     sigset_t set;

@@ -17,10 +17,11 @@ bool ptb_launch_find_mpirun(char *path, size_t size);
 // "Open MPI 4.1.4" from `mpirun --version`; "" when it says nothing known.
 void ptb_launch_mpirun_version(const char *mpirun, char *out, size_t size);
 
-// mpirun's command line for this machine: heap array of heap strings, NULL-terminated. `how` gets what is
-// worth storing: "mpirun (Open MPI 4.1.4), 2 ranks, bind-to core".
-ptb_status ptb_launch_arguments(const ptb_run_options *run, const char *mpirun, int np, int cpus, char ***out,
-                                char *how, size_t how_size);
+// mpirun's command line for this machine: heap array of heap strings, NULL-terminated. threads: of each rank;
+// several of them are not bound to one core. `how` gets what is worth storing: "mpirun (Open MPI 4.1.4), 2
+// ranks, bind-to core".
+ptb_status ptb_launch_arguments(const ptb_run_options *run, const char *mpirun, int np, int threads, int cpus,
+                                char ***out, char *how, size_t how_size);
 void ptb_launch_free_arguments(char **arguments);
 
 #endif

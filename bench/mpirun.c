@@ -106,14 +106,14 @@ static bool is_open_mpi(const char *version)
     return strncmp(version, "Open MPI", 8) == 0;
 }
 
-ptb_status ptb_launch_arguments(const ptb_run_options *run, const char *mpirun, int np, int cpus, char ***out,
-                                char *how, size_t how_size)
+ptb_status ptb_launch_arguments(const ptb_run_options *run, const char *mpirun, int np, int threads, int cpus,
+                                char ***out, char *how, size_t how_size)
 {
     char version[128], number[16];
     bool several_hosts = (run->hosts && *run->hosts) || (run->hostfile && *run->hostfile);
-    bool fits = np <= cpus || several_hosts;
-    const char *bind =
-        strcmp(run->bind, "auto") == 0 ? (fits && !several_hosts ? "core" : "none") : run->bind;
+    bool fits = (int64_t)np * threads <= cpus || several_hosts;
+    bool binds = fits && !several_hosts && threads == 1;
+    const char *bind = strcmp(run->bind, "auto") == 0 ? (binds ? "core" : "none") : run->bind;
     words list = {NULL, 0, 0};
     ptb_launch_mpirun_version(mpirun, version, sizeof version);
     if (!is_open_mpi(version)) {

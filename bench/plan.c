@@ -473,3 +473,17 @@ bool ptb_plan_needs_threads(const ptb_plan *plan, bool one_host)
     }
     return needed;
 }
+
+int ptb_plan_most_threads(const ptb_plan *plan)
+{
+    int64_t most = 1;
+    for (size_t i = 0; i < plan->count; i++) {
+        ptb_opt_set set = ptb_part_bench_set(&plan->parts[i]);
+        const ptb_opt *opt = ptb_opts_find(&set, "threads");
+        if (!opt || opt->type != PTB_OPT_INT)
+            continue;
+        int64_t threads = *(const int64_t *)((const char *)set.config + opt->offset);
+        most = threads > most ? threads : most;
+    }
+    return (int)most;
+}

@@ -49,6 +49,8 @@ const char *ptb_plan_resume_word(int argc, char **argv, int first);
 void ptb_plan_options_json(const ptb_plan *plan, int argc, char **argv, int first, ptb_text *out);
 // Whether a part calls the MPI library from several threads.
 bool ptb_plan_needs_threads(const ptb_plan *plan, bool one_host);
+// The largest number of processor threads (option `threads`) that a part gives each rank; at least 1.
+int ptb_plan_most_threads(const ptb_plan *plan);
 ptb_opt_set ptb_part_bench_set(const ptb_part *part);
 
 #endif

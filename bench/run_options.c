@@ -29,8 +29,8 @@ const ptb_opt ptb_run_opts[PTB_RUN_OPT_COUNT] = {
      .def = "auto",
      .choices = bindings,
      .metavar = "HOW",
-     .help = "Binding of ranks: auto is core when every rank gets a core and none otherwise; launcher leaves "
-             "it to mpirun"},
+     .help = "Binding of ranks: auto is core when every rank gets a core and has one thread, and none "
+             "otherwise; launcher leaves it to mpirun"},
     {.name = "mpirun-args",
      .type = PTB_OPT_STRING,
      FIELD(mpirun_args),

@@ -358,7 +358,7 @@ static ptb_status agree_limit(ptb_bench_run *run, double *limit)
     bool is_product = call->flops > 0;
     double slowest = is_product ? -run->peak[run->now->type] : run->copy_s;
     PTB_TRY(ptb_world_reduce_max(run->env.world, &slowest, 1));
-    *limit = is_product ? -slowest * 1e-9 : call->bytes / slowest * 1e-9;
+    *limit = is_product ? -slowest * 1e-9 : call->bytes > 0 ? call->bytes / slowest * 1e-9 : NAN;
     return PTB_OK;
 }
 

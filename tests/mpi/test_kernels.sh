@@ -19,6 +19,10 @@ awk '/^kernel +layer/ { inside = 1; next } inside && !NF { exit }
 try 0 "$PTBENCH" report last --output page
 has page/index.html "Each kernel alone, farthest from its limit first"
 
+# Threads of a rank are not bound to one core.
+try 0 "$PTBENCH" run kernels --np 1 "${small[@]}" --kernel add --threads 2
+try 0 "$PTBENCH" show
+has out "bind-to none"
 try 0 "$PTBENCH" run kernels --np 1 "${small[@]}" --kernel route,add
 has err "skipped: the model has no experts"
 try 2 "$PTBENCH" run kernels --np 1 --model tiny --rows 65
