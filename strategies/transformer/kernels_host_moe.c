@@ -9,7 +9,7 @@
 
 enum {
     TILE = 4,               // vectors of a row that are in registers at once
-    STREAM_BYTES = 32 << 20 // dispatched rows that are more than this are written past the caches
+    STREAM_BYTES = 16 << 20 // dispatched rows that are more than this are written past the caches
 };
 
 // The first `lanes` elements; whole vectors, a constant, without a mask.
