@@ -8,11 +8,13 @@ enum {
     ROWS = PTB_GEMM_TILE_ROWS,
     COLUMNS = PTB_GEMM_TILE_COLUMNS,
     LANES = PTB_GEMM_LANES,
-    UNITS = 384,                                   // of a pass over the depth, at most
-    RESIDENT = 512 / COLUMNS * COLUMNS,            // places of the operand that stays packed in L2 for a pass
+    UNITS = 384, // of a pass over the depth, at most
+    // Places of the operand that stays packed for a pass: up to about 500 lie in L2; more come from L3,
+    // slowly enough, and the other operand need not be packed again.
+    RESIDENT = 1056 / COLUMNS * COLUMNS,
     STREAMED_ROWS = (64 + ROWS - 1) / ROWS * ROWS, // places of the other one, packed as it is used
     STREAMED_COLUMNS = COLUMNS,
-    PARTIAL = 1024 / COLUMNS * COLUMNS, // places of the other one where sums of several passes are kept apart
+    PARTIAL = 480 / COLUMNS * COLUMNS, // places of the other one where sums of several passes are kept apart
 };
 _Static_assert(RESIDENT % ROWS == 0 && PARTIAL % ROWS == 0, "blocks are whole panels");
 

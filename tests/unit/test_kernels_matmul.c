@@ -266,7 +266,7 @@ static void test_no_rows(void **state)
 static void test_blocks(void **state)
 {
     static const shape deep = {21, 1100, 801, 0, NULL}, tall = {1100, 60, 53, 0, NULL},
-                       square = {530, 530, 70, 0, NULL};
+                       square = {1090, 1090, 40, 0, NULL};
     check_forward(*state, &deep, PTB_F32, false, true, true, false);
     check_forward(*state, &deep, PTB_BF16, false, true, true, true);
     check_forward(*state, &deep, PTB_F16, false, true, true, false);
