@@ -22,7 +22,7 @@ static const char sql[] =
     " coalesce(" PTB_SQL_METRIC("compute") ", " PTB_SQL_METRIC("bandwidth") ") AS rate,"
     " coalesce(" PTB_SQL_METRIC("peak") ", " PTB_SQL_METRIC("copy") ") AS top,"
     " coalesce(" PTB_SQL_UNIT("compute") ", " PTB_SQL_UNIT("bandwidth") ") AS unit,"
-    " " PTB_SQL_METRIC("of_limit") " / 100 AS ratio,"
+    " " PTB_SQL_METRIC("of_limit") " / 100 AS ratio, " PTB_SQL_METRIC("best_of_limit") " / 100 AS best,"
     " nullif(c.samples, 0) AS samples, c.state AS state"
     " FROM c WHERE c.bench = 'kernels' AND c.state <> 'skipped'"
     " ORDER BY c.run_id, heading, note, ratio IS NULL, ratio, c.id";
@@ -38,7 +38,8 @@ static const ptb_report_column columns[] = {
     {.name = "rate", .title = "rate", .cell = PTB_CELL_NUMBER, .drop = 1},
     {.name = "top", .title = "limit", .cell = PTB_CELL_NUMBER, .drop = 2},
     {.name = "unit", .title = "unit", .drop = 1},
-    {.name = "ratio", .title = "of limit", .unit = "%", .cell = PTB_CELL_PERCENT},
+    {.name = "ratio", .title = "median", .unit = "%", .over = "of limit", .cell = PTB_CELL_PERCENT},
+    {.name = "best", .title = "best", .unit = "%", .over = "of limit", .cell = PTB_CELL_PERCENT, .drop = 3},
     {.name = "state", .title = "state", .cell = PTB_CELL_STATE},
 };
 
@@ -49,7 +50,8 @@ static const ptb_report kernels = {
     .title = "Kernels",
     .caption = "Each kernel alone, farthest from its limit first. The limit of products and attention is the "
                "best rate of matrix products of the type, that of the others a copy that reads and writes as "
-               "many bytes; both measured in the same run with the same threads. Arithmetic (exponentials, "
+               "many bytes; both the fastest of some, in the same run with the same threads. Best: of the "
+               "fastest sample, where the median suffered from other programs. Arithmetic (exponentials, "
                "random draws) keeps some kernels from the speed of a copy in the caches.",
     .table_sql = sql,
     .columns = columns,
