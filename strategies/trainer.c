@@ -57,12 +57,12 @@ static void explain_memory(const ptb_trainer_config *c, char *reason)
         snprintf(has, sizeof has, ", which has %.3g GB available", (double)available * 1e-9);
     snprintf(reason, PTB_REASON_BYTES,
              "needs %.3g GB a rank (parameters %.3g, gradients %.3g, optimizer %.3g, activations %.3g, "
-             "workspace %.3g), "
-             "%.3g GB for the %d ranks of this host%s",
+             "communication %.3g, workspace %.3g), %.3g GB for the %d ranks of this host%s",
              (double)sum * 1e-9, (double)bytes[PTB_MEMORY_PARAMETERS] * 1e-9,
              (double)bytes[PTB_MEMORY_GRADIENTS] * 1e-9, (double)bytes[PTB_MEMORY_OPTIMIZER] * 1e-9,
-             (double)bytes[PTB_MEMORY_ACTIVATIONS] * 1e-9, (double)bytes[PTB_MEMORY_WORKSPACE] * 1e-9,
-             (double)sum * c->world->local_size * 1e-9, c->world->local_size, has);
+             (double)bytes[PTB_MEMORY_ACTIVATIONS] * 1e-9, (double)bytes[PTB_MEMORY_COMMUNICATION] * 1e-9,
+             (double)bytes[PTB_MEMORY_WORKSPACE] * 1e-9, (double)sum * c->world->local_size * 1e-9,
+             c->world->local_size, has);
 }
 
 // Linux hands out more memory than there is and kills later; so ask before.
