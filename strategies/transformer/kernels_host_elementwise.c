@@ -13,25 +13,26 @@ PTB_HOST_BODY store(bool stream, ptb_dtype type, void *out, size_t first, size_t
 }
 
 // 1 / (1 + 2^x)
-static inline ptb_vec gate_of(ptb_vec x)
+PTB_INLINE ptb_vec gate_of(ptb_vec x)
 {
     return 1 / (1 + ptb_vec_exp2(ptb_vec_min(ptb_vec_set(127), x))); // NaN stays NaN
 }
 
 // 1 / (1 + exp(-x))
-static inline ptb_vec sigmoid(ptb_vec x)
+PTB_INLINE ptb_vec sigmoid(ptb_vec x)
 {
     return gate_of(x * -1.44269504f);
 }
 
 // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)) with u = sqrt(2 / pi) (x + 0.044715 x^3); constants times log2(e)
-static inline ptb_vec gelu_gate(ptb_vec x)
+PTB_INLINE ptb_vec gelu_gate(ptb_vec x)
 {
     return gate_of(x * (-2.30220819f - 0.102943240f * x * x));
 }
 
 PTB_HOST_BODY gelu_step(ptb_dtype type, bool stream, void *out, const void *in, size_t i, size_t count)
 {
+    ptb_host_prefetch(type, in, i + PTB_HOST_AHEAD);
     ptb_vec x = ptb_vec_load_some(type, in, i, count);
     store(stream, type, out, i, count, x * gelu_gate(x));
 }
@@ -51,6 +52,8 @@ PTB_HOST_BODY gelu_chunk(ptb_dtype type, const ptb_activation *a, bool stream, s
 PTB_HOST_BODY swiglu_step(ptb_dtype type, bool stream, void *out, const void *in, size_t width, size_t at_out,
                           size_t at_in, size_t count)
 {
+    ptb_host_prefetch(type, in, at_in + PTB_HOST_AHEAD);
+    ptb_host_prefetch(type, in, at_in + width + PTB_HOST_AHEAD);
     ptb_vec gate = ptb_vec_load_some(type, in, at_in, count);
     ptb_vec up = ptb_vec_load_some(type, in, at_in + width, count);
     store(stream, type, out, at_out, count, gate * sigmoid(gate) * up);
@@ -93,6 +96,8 @@ ptb_status ptb_host_run_activation(void *arg)
 PTB_HOST_BODY gelu_gradient_step(ptb_dtype type, bool stream, void *d_in, const void *d_out, const void *in,
                                  size_t i, size_t count)
 {
+    ptb_host_prefetch(type, in, i + PTB_HOST_AHEAD);
+    ptb_host_prefetch(type, d_out, i + PTB_HOST_AHEAD);
     ptb_vec x = ptb_vec_load_some(type, in, i, count);
     ptb_vec gate = gelu_gate(x);
     ptb_vec slope = x * (1.59576912f + 0.2140644488f * x * x); // x * d(2u)/dx
@@ -115,6 +120,9 @@ PTB_HOST_BODY gelu_gradient_chunk(ptb_dtype type, const ptb_activation_gradient 
 PTB_HOST_BODY swiglu_gradient_step(ptb_dtype type, const ptb_activation_gradient *a, bool stream,
                                    size_t at_out, size_t at_in, size_t count)
 {
+    ptb_host_prefetch(type, a->in, at_in + PTB_HOST_AHEAD);
+    ptb_host_prefetch(type, a->in, at_in + a->width + PTB_HOST_AHEAD);
+    ptb_host_prefetch(type, a->d_out, at_out + PTB_HOST_AHEAD);
     ptb_vec gate = ptb_vec_load_some(type, a->in, at_in, count);
     ptb_vec up = ptb_vec_load_some(type, a->in, at_in + a->width, count);
     ptb_vec d_out = ptb_vec_load_some(type, a->d_out, at_out, count);
@@ -190,6 +198,9 @@ typedef struct {
 PTB_HOST_BODY dropout_step(ptb_dtype type, const ptb_dropout *a, bool stream, const dropout_row *row,
                            size_t column, size_t at, size_t count)
 {
+    ptb_host_prefetch(type, a->in, at + PTB_HOST_AHEAD);
+    if (a->residual)
+        ptb_host_prefetch(type, a->residual, at + PTB_HOST_AHEAD);
     ptb_vec_bits draw = (ptb_vec_bits)ptb_vec_iota() + (uint32_t)column;
     PTB_DROPOUT_MIX(draw, row->key);
     ptb_vec x = ptb_vec_load_some(type, a->in, at, count) * row->scale;

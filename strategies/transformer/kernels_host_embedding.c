@@ -56,26 +56,38 @@ static void zero(float *values, size_t count)
     }
 }
 
-// d_out[r, first..end) to the sums of its token and its position.
-PTB_HOST_BODY add_row(ptb_dtype type, const ptb_embedding_gradient *args, size_t r, size_t c, size_t end)
+// sums[width] += values
+PTB_HOST_BODY add_row(ptb_dtype type, float *sums, const void *values, size_t width)
 {
-    const ptb_embedding_gradient a = *args;
-    const char *d_out = (const char *)a.d_out + r * a.width * ptb_dtype_size(type);
-    float *token = a.d_table + (size_t)a.tokens[r] * a.width, *position = NULL;
-    if (a.d_positions)
-        position = a.d_positions + position_of(r, a.sequence, a.position_offset, a.start) * a.width;
-    for (; c < end; c += PTB_LANES) {
-        size_t count = ptb_host_least(PTB_LANES, end - c);
-        ptb_vec d = ptb_vec_load_some(type, d_out, c, count);
-        ptb_vec_store_some(PTB_F32, token, c, count, d + ptb_vec_load_some(PTB_F32, token, c, count));
-        if (position)
-            ptb_vec_store_some(PTB_F32, position, c, count,
-                               d + ptb_vec_load_some(PTB_F32, position, c, count));
+    size_t c = 0;
+    for (; c + PTB_LANES <= width; c += PTB_LANES)
+        ptb_vec_store(PTB_F32, sums, c, ptb_vec_load(PTB_F32, sums, c) + ptb_vec_load(type, values, c));
+    if (c < width) {
+        size_t n = width - c;
+        ptb_vec sum = ptb_vec_load_some(PTB_F32, sums, c, n) + ptb_vec_load_some(type, values, c, n);
+        ptb_vec_store_some(PTB_F32, sums, c, n, sum);
     }
 }
 
-// Threads split columns: two rows with the same token add in the order of the rows whatever the number of
-// threads.
+// Adds the rows whose token, and the rows whose position, belongs to this thread.
+PTB_HOST_BODY add_rows(ptb_dtype type, const ptb_embedding_gradient *args, uint32_t thread, uint32_t threads)
+{
+    const ptb_embedding_gradient a = *args;
+    for (size_t r = 0; r < a.rows; r++) {
+        const char *d_out = (const char *)a.d_out + r * a.width * ptb_dtype_size(type);
+        size_t token = (size_t)a.tokens[r];
+        if ((uint32_t)token % threads == thread)
+            add_row(type, a.d_table + token * a.width, d_out, a.width);
+        if (!a.d_positions)
+            continue;
+        size_t position = position_of(r, a.sequence, a.position_offset, a.start);
+        if ((uint32_t)position % threads == thread)
+            add_row(type, a.d_positions + position * a.width, d_out, a.width);
+    }
+}
+
+// Threads own tokens and positions: rows of the same one add in the order of the rows, whatever the number of
+// threads. (Were columns split, each thread's prefetcher would take lines that the other one is writing.)
 ptb_status ptb_host_run_embedding_gradient(void *arg)
 {
     const ptb_embedding_gradient *a = arg;
@@ -85,13 +97,6 @@ ptb_status ptb_host_run_embedding_gradient(void *arg)
     if (a->d_positions && !a->accumulate_positions)
         zero(a->d_positions, a->positions * width);
 #pragma omp parallel if (a->rows * width > PTB_HOST_SERIAL)
-    {
-        size_t threads = (size_t)omp_get_num_threads(), thread = (size_t)omp_get_thread_num();
-        size_t vectors = (width + PTB_LANES - 1) / PTB_LANES;
-        size_t first = vectors * thread / threads * PTB_LANES;
-        size_t end = ptb_host_least(width, vectors * (thread + 1) / threads * PTB_LANES);
-        for (size_t r = 0; r < a->rows; r++)
-            PTB_HOST_TYPED(add_row, a->type, a, r, first, end);
-    }
+    PTB_HOST_TYPED(add_rows, a->type, a, (uint32_t)omp_get_thread_num(), (uint32_t)omp_get_num_threads());
     return PTB_OK;
 }

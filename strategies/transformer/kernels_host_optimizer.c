@@ -10,10 +10,10 @@ enum {
 };
 static const float LOSS_SCALE_MOST = 0x1p24f;
 
-enum { WIDE = 8, LANES = 4 }; // doubles of a vector; independent partial sums
+enum { WIDE = PTB_LANES / 2, LANES = 4 }; // doubles of a vector; independent partial sums
 typedef double vec_wide __attribute__((vector_size(WIDE * sizeof(double))));
 
-static inline vec_wide load_wide(const float *values)
+PTB_INLINE vec_wide load_wide(const float *values)
 {
 #if defined PTB_VECTOR_512
     return (vec_wide)_mm512_cvtps_pd(_mm256_loadu_ps(values)); // which compilers make of two halves
@@ -85,7 +85,7 @@ ptb_status ptb_host_run_update_begin(void *arg)
     return PTB_OK;
 }
 
-static inline ptb_vec square_root(ptb_vec a)
+PTB_INLINE ptb_vec square_root(ptb_vec a)
 {
 #if defined PTB_VECTOR_512
     return (ptb_vec)_mm512_sqrt_ps((__m512)a);
@@ -102,7 +102,7 @@ typedef struct {
     float beta1, beta2, rest1, rest2;
 } adamw_numbers;
 
-static inline ptb_vec adamw_step(const ptb_adamw *a, const adamw_numbers *n, size_t i, size_t count)
+PTB_INLINE ptb_vec adamw_step(const ptb_adamw *a, const adamw_numbers *n, size_t i, size_t count)
 {
     ptb_vec g = n->factor * ptb_vec_load_some(PTB_F32, a->gradient, i, count);
     ptb_vec m = ptb_vec_load_some(PTB_F32, a->m, i, count);
@@ -159,7 +159,7 @@ ptb_status ptb_host_run_adamw(void *arg)
     return PTB_OK;
 }
 
-static inline ptb_vec sgd_step(const ptb_sgd *a, float factor, size_t i, size_t count)
+PTB_INLINE ptb_vec sgd_step(const ptb_sgd *a, float factor, size_t i, size_t count)
 {
     ptb_vec p = ptb_vec_load_some(PTB_F32, a->parameter, i, count);
     ptb_vec g = factor * ptb_vec_load_some(PTB_F32, a->gradient, i, count) + a->decay * p;

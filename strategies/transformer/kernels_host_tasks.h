@@ -12,6 +12,7 @@ enum {
     PTB_HOST_CHUNK = 4096,   // elements of an elementwise task; a multiple of vectors and cache lines
     PTB_HOST_SERIAL = 16384, // elements up to which waking other threads costs more than it saves
     PTB_HOST_LINE = 64,      // bytes of a cache line
+    PTB_HOST_AHEAD = 1024,   // elements to ask for memory ahead of their use
     PTB_HOST_STREAM =
         32 << 20, // bytes of an output that will not be found in the caches by who reads it next
 };
@@ -68,7 +69,8 @@ PTB_INLINE void ptb_host_store(bool stream, ptb_dtype type, void *base, size_t f
     ptb_vec_store(type, base, first, a);
 }
 
-// Asks for the line of an element that is needed soon; it may lie beyond the end of its array.
+// Asks for the line of an element that is needed soon; it may lie beyond the end of its array. Where much is
+// computed for each element, the processor looks too few elements ahead by itself to keep memory busy.
 PTB_INLINE void ptb_host_prefetch(ptb_dtype type, const void *base, size_t element)
 {
     __builtin_prefetch((const void *)((uintptr_t)base + element * ptb_dtype_size(type)));
