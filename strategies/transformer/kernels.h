@@ -347,7 +347,7 @@ typedef struct {
     double norm;                     // global norm of the unscaled gradient, before clipping
 } ptb_update;
 
-// *sum = sum of squares of `count` values (+ *sum), in double
+// *sum = sum of squares of `count` values (+ *sum), in double, in one order for any number of threads
 typedef struct {
     double *sum;
     const float *values; /* [count] */
@@ -357,8 +357,8 @@ typedef struct {
 
 // From the sum of squares of all gradients (over all ranks; NULL: not needed without clip and dynamic):
 // factor, skip, norm, applied, powers. clip: largest global norm (Pascanu et al. 2013), 0: none. dynamic: the
-// loss scale halves when a gradient is not finite and doubles after `growth_interval` good steps
-// (Micikevicius et al. 2018).
+// loss scale halves when a gradient is not finite and doubles after `growth_interval` good steps, within 1
+// and 2^24 (Micikevicius et al. 2018); not dynamic: steps are never skipped. Powers are those of `applied`.
 typedef struct {
     ptb_update *update;
     const double *sum_squares;

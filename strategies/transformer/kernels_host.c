@@ -1,6 +1,7 @@
 // The table of the host back-end. Linear layers are in kernels_host_matmul.c on the product of
 // kernels_host_gemm.c, attention is in kernels_host_attention.c, elementwise and row kernels in
-// kernels_host_rows.c. Threads are OpenMP's; their number is a property of the thread that runs the stream.
+// kernels_host_{norm,elementwise,embedding,loss,optimizer}.c. Threads are OpenMP's; their number is a
+// property of the thread that runs the stream.
 #include "strategies/transformer/kernels_host.h"
 
 #include <omp.h>

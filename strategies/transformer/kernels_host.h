@@ -1,6 +1,5 @@
-// Shared by the files of the host kernels: the functions that run on a stream's worker thread, and
-// vectorisable elementary functions. To add a kernel: its argument struct and a line in kernels.h, a run_
-// function here.
+// Shared by the files of the host kernels: the functions that run on a stream's worker thread. To add
+// a kernel: its argument struct and a line in kernels.h, a run_ function in a file of its own.
 #ifndef PTB_STRATEGIES_TRANSFORMER_KERNELS_HOST_H
 #define PTB_STRATEGIES_TRANSFORMER_KERNELS_HOST_H
 
@@ -35,33 +34,5 @@ double ptb_host_attention_flops(const ptb_attention_shape *shape);
 ptb_status ptb_host_sgemm(char trans_a, char trans_b, size_t m, size_t n, size_t k, float alpha,
                           const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
                           size_t ldc);
-
-// exp(x) within 2e-7 relative for -87 <= x <= 88, clamped beyond; NaN stays NaN. Written so that compilers
-// vectorise loops over it. x = n ln 2 + r with |r| <= ln 2 / 2; the Taylor polynomial of degree 7 errs by
-// 5e-9.
-static inline float ptb_host_exp(float x)
-{
-    const float magic = 0x1.8p23f; // adding it rounds to a whole number, left in the low bits
-    x = x < -87.0f ? -87.0f : x;
-    x = x > 88.0f ? 88.0f : x;
-    float shifted = x * 1.44269504f + magic;
-    float n = shifted - magic;
-    float r = x - n * 0.693359375f; // ln 2 in two parts (Cody and Waite)
-    r = r + n * 2.12194440e-4f;
-    float p = 1.0f / 5040;
-    p = p * r + 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    int32_t bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    bits = (int32_t)((uint32_t)(bits + 127) << 23);
-    float power;
-    memcpy(&power, &bits, sizeof power);
-    return p * power;
-}
 
 #endif

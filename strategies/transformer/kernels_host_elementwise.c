@@ -3,15 +3,6 @@
 #include "strategies/transformer/dropout.h"
 #include "strategies/transformer/kernels_host_tasks.h"
 
-// The first `count` elements; a whole vector past the caches when `stream`.
-PTB_HOST_BODY store(bool stream, ptb_dtype type, void *out, size_t first, size_t count, ptb_vec a)
-{
-    if (count == PTB_LANES)
-        ptb_host_store(stream, type, out, first, a);
-    else
-        ptb_vec_store_some(type, out, first, count, a);
-}
-
 // 1 / (1 + 2^x)
 PTB_INLINE ptb_vec gate_of(ptb_vec x)
 {
@@ -34,7 +25,7 @@ PTB_HOST_BODY gelu_step(ptb_dtype type, bool stream, void *out, const void *in, 
 {
     ptb_host_prefetch(type, in, i + PTB_HOST_AHEAD);
     ptb_vec x = ptb_vec_load_some(type, in, i, count);
-    store(stream, type, out, i, count, x * gelu_gate(x));
+    ptb_host_store(stream, type, out, i, count, x * gelu_gate(x));
 }
 
 PTB_HOST_BODY gelu_chunk(ptb_dtype type, const ptb_activation *a, bool stream, size_t i, size_t end)
@@ -56,7 +47,7 @@ PTB_HOST_BODY swiglu_step(ptb_dtype type, bool stream, void *out, const void *in
     ptb_host_prefetch(type, in, at_in + width + PTB_HOST_AHEAD);
     ptb_vec gate = ptb_vec_load_some(type, in, at_in, count);
     ptb_vec up = ptb_vec_load_some(type, in, at_in + width, count);
-    store(stream, type, out, at_out, count, gate * sigmoid(gate) * up);
+    ptb_host_store(stream, type, out, at_out, count, gate * sigmoid(gate) * up);
 }
 
 PTB_HOST_BODY swiglu_piece(ptb_dtype type, const ptb_activation *a, bool stream, size_t row, size_t c,
@@ -102,7 +93,7 @@ PTB_HOST_BODY gelu_gradient_step(ptb_dtype type, bool stream, void *d_in, const 
     ptb_vec gate = gelu_gate(x);
     ptb_vec slope = x * (1.59576912f + 0.2140644488f * x * x); // x * d(2u)/dx
     ptb_vec d = ptb_vec_load_some(type, d_out, i, count) * (gate + slope * gate * (1 - gate));
-    store(stream, type, d_in, i, count, d);
+    ptb_host_store(stream, type, d_in, i, count, d);
 }
 
 PTB_HOST_BODY gelu_gradient_chunk(ptb_dtype type, const ptb_activation_gradient *a, bool stream, size_t i,
@@ -127,8 +118,8 @@ PTB_HOST_BODY swiglu_gradient_step(ptb_dtype type, const ptb_activation_gradient
     ptb_vec up = ptb_vec_load_some(type, a->in, at_in + a->width, count);
     ptb_vec d_out = ptb_vec_load_some(type, a->d_out, at_out, count);
     ptb_vec s = sigmoid(gate), silu = gate * s;
-    store(stream, type, a->d_in, at_in, count, d_out * up * (s + silu * (1 - s)));
-    store(stream, type, a->d_in, at_in + a->width, count, d_out * silu);
+    ptb_host_store(stream, type, a->d_in, at_in, count, d_out * up * (s + silu * (1 - s)));
+    ptb_host_store(stream, type, a->d_in, at_in + a->width, count, d_out * silu);
 }
 
 PTB_HOST_BODY swiglu_gradient_piece(ptb_dtype type, const ptb_activation_gradient *args, bool stream,
@@ -168,7 +159,8 @@ PTB_HOST_BODY add_chunk(ptb_dtype type, const ptb_add *args, bool stream, size_t
 {
     const ptb_add a = *args;
     for (; i + PTB_LANES <= end; i += PTB_LANES)
-        ptb_host_store(stream, type, a.out, i, ptb_vec_load(type, a.a, i) + ptb_vec_load(type, a.b, i));
+        ptb_host_store(stream, type, a.out, i, PTB_LANES,
+                       ptb_vec_load(type, a.a, i) + ptb_vec_load(type, a.b, i));
     if (i < end) {
         ptb_vec sum = ptb_vec_load_some(type, a.a, i, end - i) + ptb_vec_load_some(type, a.b, i, end - i);
         ptb_vec_store_some(type, a.out, i, end - i, sum);
@@ -207,7 +199,7 @@ PTB_HOST_BODY dropout_step(ptb_dtype type, const ptb_dropout *a, bool stream, co
     x = (ptb_vec)((ptb_vec_int)x & (ptb_vec_int)(draw >= ptb_vec_bits_set(row->threshold)));
     if (a->residual)
         x += ptb_vec_load_some(type, a->residual, at, count);
-    store(stream, type, a->out, at, count, x);
+    ptb_host_store(stream, type, a->out, at, count, x);
 }
 
 PTB_HOST_BODY dropout_piece(ptb_dtype type, const ptb_dropout *args, bool stream, size_t r, size_t c,
@@ -245,7 +237,7 @@ PTB_INLINE void convert_typed(ptb_dtype out_type, ptb_dtype in_type, bool stream
                               size_t i, size_t end)
 {
     for (; i + PTB_LANES <= end; i += PTB_LANES)
-        ptb_host_store(stream, out_type, out, i, ptb_vec_load(in_type, in, i));
+        ptb_host_store(stream, out_type, out, i, PTB_LANES, ptb_vec_load(in_type, in, i));
     if (i < end)
         ptb_vec_store_some(out_type, out, i, end - i, ptb_vec_load_some(in_type, in, i, end - i));
 }

@@ -50,7 +50,7 @@ static void zero(float *values, size_t count)
     for (size_t first = 0; first < count; first += PTB_HOST_CHUNK) {
         size_t i = first, end = ptb_host_least(count, first + PTB_HOST_CHUNK);
         for (; i + PTB_LANES <= end; i += PTB_LANES)
-            ptb_host_store(stream, PTB_F32, values, i, ptb_vec_set(0));
+            ptb_host_store(stream, PTB_F32, values, i, PTB_LANES, ptb_vec_set(0));
         memset(values + i, 0, (end - i) * sizeof *values);
         ptb_host_fence(stream);
     }

@@ -52,10 +52,7 @@ PTB_HOST_BODY norm_step(ptb_dtype type, const ptb_norm *a, bool stream, const fl
     for (size_t r = 0; r < rows; r++) {
         size_t at = (first + r) * a->width + c;
         ptb_vec x = (ptb_vec_load_some(type, a->in, at, count) - mean[r]) * rstd[r] * gain + bias;
-        if (count == PTB_LANES)
-            ptb_host_store(stream, type, a->out, at, x);
-        else
-            ptb_vec_store_some(type, a->out, at, count, x);
+        ptb_host_store(stream, type, a->out, at, count, x);
     }
 }
 
@@ -161,10 +158,7 @@ PTB_HOST_BODY gradient_step(ptb_dtype type, const ptb_norm_gradient *a, bool str
         ptb_vec d_in = n[i].rstd * (d_out * gain - n[i].mean_d - x * n[i].mean_dx);
         if (a->residual)
             d_in += ptb_vec_load_some(type, a->residual, at, count);
-        if (count == PTB_LANES)
-            ptb_host_store(stream, type, a->d_in, at, d_in);
-        else
-            ptb_vec_store_some(type, a->d_in, at, count, d_in);
+        ptb_host_store(stream, type, a->d_in, at, count, d_in);
     }
     ptb_vec_store_some(PTB_F32, gain_sum, c, count, d_gain);
     if (bias_sum)

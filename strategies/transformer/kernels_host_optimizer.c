@@ -124,7 +124,7 @@ PTB_HOST_BODY adamw_chunk(ptb_dtype type, const ptb_adamw *args, const adamw_num
     for (; i + PTB_LANES <= end; i += PTB_LANES) {
         ptb_vec p = adamw_step(&a, n, i, PTB_LANES);
         if (a.rounded)
-            ptb_host_store(stream, type, a.rounded, i, p);
+            ptb_host_store(stream, type, a.rounded, i, PTB_LANES, p);
     }
     if (i < end) {
         ptb_vec p = adamw_step(&a, n, i, end - i);
@@ -178,7 +178,7 @@ PTB_HOST_BODY sgd_chunk(ptb_dtype type, const ptb_sgd *args, float factor, bool 
     for (; i + PTB_LANES <= end; i += PTB_LANES) {
         ptb_vec p = sgd_step(&a, factor, i, PTB_LANES);
         if (a.rounded)
-            ptb_host_store(stream, type, a.rounded, i, p);
+            ptb_host_store(stream, type, a.rounded, i, PTB_LANES, p);
     }
     if (i < end) {
         ptb_vec p = sgd_step(&a, factor, i, end - i);

@@ -51,9 +51,14 @@ static inline bool ptb_host_streams(const void *out, size_t bytes, size_t row_by
            ((uintptr_t)out | row_bytes) % PTB_HOST_LINE == 0;
 }
 
-// ptb_vec_store of a vector that begins at a multiple of PTB_LANES of such a row.
-PTB_INLINE void ptb_host_store(bool stream, ptb_dtype type, void *base, size_t first, ptb_vec a)
+// Stores the first `count` lanes; a whole vector past the caches when `stream` (first: a multiple of
+// PTB_LANES in a row).
+PTB_INLINE void ptb_host_store(bool stream, ptb_dtype type, void *base, size_t first, size_t count, ptb_vec a)
 {
+    if (count < PTB_LANES) {
+        ptb_vec_store_some(type, base, first, count, a);
+        return;
+    }
 #if defined PTB_VECTOR_512
     if (stream && type == PTB_F32) {
         _mm512_stream_ps((float *)base + first, (__m512)a);
