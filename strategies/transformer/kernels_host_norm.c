@@ -113,6 +113,8 @@ PTB_HOST_BODY dots_step(ptb_dtype type, const ptb_norm_gradient *a, const float 
     ptb_vec gain = ptb_vec_load_some(type, a->gain, c, count);
     for (size_t r = 0; r < rows; r++) {
         size_t at = (first + r) * a->width + c;
+        if (a->residual)
+            ptb_host_prefetch(type, a->residual, at);
         ptb_vec d = ptb_vec_load_some(type, a->d_out, at, count) * gain; // 0 beyond count
         sum[r] += d;
         product[r] += d * (ptb_vec_load_some(type, a->in, at, count) - mean[r]);
@@ -151,6 +153,8 @@ PTB_HOST_BODY gradient_step(ptb_dtype type, const ptb_norm_gradient *a, bool str
     ptb_vec d_bias = {0};
     for (size_t i = 0; i < rows; i++) {
         size_t at = (first + i) * a->width + c;
+        ptb_host_prefetch(type, a->d_out, at + rows * a->width);
+        ptb_host_prefetch(type, a->in, at + rows * a->width);
         ptb_vec d_out = ptb_vec_load_some(type, a->d_out, at, count);
         ptb_vec x = (ptb_vec_load_some(type, a->in, at, count) - n[i].mean) * n[i].rstd;
         d_gain += d_out * x;

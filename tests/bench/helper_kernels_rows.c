@@ -159,9 +159,7 @@ static ptb_status measure(void *arg)
     for (size_t i = 0; i < ROUNDS; i++) {
         c->copy[i] = copy_rate(b, c->bytes);
         c->time[i] = call_seconds(c);
-        double arithmetic =
-            (c->exps * b->exp_s + c->divisions * b->divide_s + c->roots * b->root_s) / b->threads;
-        c->ratio[i] = c->time[i] / fmax(c->bytes / c->copy[i], arithmetic);
+        c->ratio[i] = c->time[i] / fmax(c->bytes / c->copy[i], arithmetic_seconds(b, c));
     }
     return PTB_OK;
 }
@@ -230,7 +228,7 @@ static ptb_status measure_elements(void *arg)
     b->root_s = seconds_root(values, COUNT);
     b->other_s = seconds_other(values, COUNT) / CHAIN;
     printf("one thread, first-level cache, ns an element: exp %.3f, division %.3f, square root %.3f, "
-           "multiply-add %.4f\n",
+           "other operation %.4f\n",
            b->exp_s * 1e9, b->divide_s * 1e9, b->root_s * 1e9, b->other_s * 1e9);
     return PTB_OK;
 }
@@ -525,7 +523,8 @@ int main(int argc, char **argv)
         return 3;
     for (size_t i = 0; i < PATTERN; i++)
         b.pattern[i] = (float)ptb_random_normal(5, 1, i);
-    printf("%d threads; bytes are read + written; last column: time / limit, median [least, largest] of %d "
+    printf("%d threads; bytes are read + written; last columns: least time / limit, and the median "
+           "[quartiles] of %d "
            "rounds\n",
            b.threads, ROUNDS);
     int failed = ptb_stream_call(stream, measure_elements, &self, sizeof self) != PTB_OK ||
