@@ -133,8 +133,8 @@ def pytorch(_, length, threads):
 def ptbench(folder, length, threads):
     db = os.path.join(folder, "step.db")
     output([PTBENCH, "run", "step", "--np", "1", "--bind", "none", "--model", "gpt2-124m", "--batch", str(B), "--sequence",
-            str(length), "--threads", str(threads), "--precision", "f32", "-w", "2", "-n", "8" if length < 128 else "4",
-            "--max-time", "600s", "--db", db, "-q"], threads)
+            str(length), "--threads", str(threads), "--precision", "f32", "--lr", "0.0001", "-w", "2",
+            "-n", "8" if length < 128 else "4", "--max-time", "600s", "--db", db, "-q"], threads)
     con = sqlite3.connect(db)
     metric = dict(con.execute("SELECT name, value FROM metric"))
     state, ns = con.execute("SELECT state, median_ns FROM bench_case").fetchone()
