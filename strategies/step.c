@@ -58,7 +58,8 @@ static const ptb_opt step_opts[] = {
      "sequences hold several documents: attention and targets end where a document ends"},
     {"optimizer", 0, PTB_OPT_CHOICE, FIELD(optimizer), "adamw", 0, 0, optimizers, NULL,
      "adamw: decoupled weight decay; sgd: with --momentum"},
-    {"lr", 0, PTB_OPT_DOUBLE, FIELD(rate), "0.001", 0, 10, NULL, NULL, "learning rate, at its largest"},
+    {"lr", 0, PTB_OPT_DOUBLE, FIELD(rate), "-1", -1, 10, NULL, NULL,
+     "learning rate, at its largest; -1: 0.001, in models wider than 512 a tenth of that"},
     {"lr-warmup", 0, PTB_OPT_INT, FIELD(rate_warmup), "10", 0, 1 << 30, NULL, "STEPS",
      "steps in which the learning rate rises linearly to --lr"},
     {"lr-schedule", 0, PTB_OPT_CHOICE, FIELD(schedule), "constant", 0, 0, schedules, NULL,
@@ -98,6 +99,7 @@ typedef struct {
 
 struct ptb_bench_run {
     ptb_bench_env env;
+    ptb_step_config settings; // as given, what depends on the model filled in
     const ptb_step_config *config;
     int64_t batch;
     ptb_layout layout;
@@ -216,6 +218,8 @@ static ptb_status open_model(ptb_bench_run *run)
     const ptb_step_config *c = run->config;
     ptb_model_shape shape;
     PTB_TRY(ptb_model_options_shape(&c->model, &shape));
+    run->settings.rate = ptb_step_rate(c, shape.hidden);
+    PTB_TRY(ptb_step_check(c));
     PTB_TRY(ptb_step_batch(c, run->env.world->size, &run->batch));
     PTB_TRY(ptb_layout_init(&run->layout, &shape));
     PTB_TRY(check_magnitude(run));
@@ -238,7 +242,8 @@ static ptb_status step_open(const ptb_bench_env *env, const void *config, ptb_be
         return PTB_NO_MEMORY;
     }
     run->env = *env;
-    run->config = config;
+    run->settings = *(const ptb_step_config *)config;
+    run->config = &run->settings;
     split(run->config->strategy, &run->strategies);
     split(run->config->comm, &run->comms);
     split(run->config->algorithm, &run->algorithms);
@@ -246,8 +251,6 @@ static ptb_status step_open(const ptb_bench_env *env, const void *config, ptb_be
     ptb_status status = check_names(run);
     if (status == PTB_OK)
         status = check_algorithms(run);
-    if (status == PTB_OK)
-        status = ptb_step_check(run->config);
     if (status == PTB_OK)
         status = open_model(run);
     if (status != PTB_OK) {

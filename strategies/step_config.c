@@ -44,6 +44,11 @@ ptb_status ptb_step_batch(const ptb_step_config *c, int ranks, int64_t *batch)
     return PTB_USAGE;
 }
 
+double ptb_step_rate(const ptb_step_config *c, int64_t hidden)
+{
+    return c->rate >= 0 ? c->rate : hidden > 512 ? 1e-4 : 1e-3;
+}
+
 ptb_status ptb_step_check(const ptb_step_config *c)
 {
     bool is_cosine = is_word(c->schedule, "cosine");
