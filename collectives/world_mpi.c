@@ -369,7 +369,11 @@ static ptb_status make_flags(world_mpi *w)
     if (world->local_rank == 0 && page)
         shm_unlink(name);
     if (status == PTB_OK && all) {
-        w->flags.watch = ptb_flag_barrier_sees_peers(&w->flags);
+        // Nobody leaves before all have looked: a rank that ends right after this would be taken for one in
+        // another process namespace, and its end would go unnoticed.
+        int sees = ptb_flag_barrier_sees_peers(&w->flags), all_see = 0;
+        PTB_TRY(ptb_mpi_check(MPI_Allreduce(&sees, &all_see, 1, MPI_INT, MPI_MIN, w->host), "MPI_Allreduce"));
+        w->flags.watch = all_see;
         return PTB_OK;
     }
     if (world->local_rank == 0)
