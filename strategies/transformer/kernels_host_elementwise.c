@@ -68,7 +68,8 @@ ptb_status ptb_host_run_activation(void *arg)
     const ptb_activation *a = arg;
     size_t count = a->rows * a->width;
     size_t row_bytes = a->width * ptb_dtype_size(a->type);
-    bool stream = ptb_host_streams(a->out, a->rows * row_bytes, row_bytes, a->in, NULL);
+    size_t arrays = a->kind == PTB_SWIGLU ? 3 : 1; // gate and up push the output out of the caches too
+    bool stream = ptb_host_streams(a->out, arrays * a->rows * row_bytes, row_bytes, a->in, NULL);
     if (a->kind == PTB_GELU) {
 #pragma omp parallel for schedule(static) if (count > PTB_HOST_SERIAL)
         for (size_t first = 0; first < count; first += PTB_HOST_CHUNK)
@@ -139,7 +140,8 @@ ptb_status ptb_host_run_activation_gradient(void *arg)
     const ptb_activation_gradient *a = arg;
     size_t count = a->rows * a->width;
     size_t row_bytes = a->width * ptb_dtype_size(a->type);
-    bool stream = ptb_host_streams(a->d_in, a->rows * row_bytes, row_bytes, a->in, a->d_out);
+    size_t arrays = a->kind == PTB_SWIGLU ? 5 : 1;
+    bool stream = ptb_host_streams(a->d_in, arrays * a->rows * row_bytes, row_bytes, a->in, a->d_out);
     if (a->kind == PTB_GELU) {
 #pragma omp parallel for schedule(static) if (count > PTB_HOST_SERIAL)
         for (size_t first = 0; first < count; first += PTB_HOST_CHUNK)

@@ -165,6 +165,49 @@ static void test_not_finite(void **state)
             }
 }
 
+// The largest logit counts wherever it stands, however large: powers relative to a smaller one would
+// overflow.
+static void test_top_anywhere(void **state)
+{
+    enum { VOCABULARY = 6000 };
+    for (size_t t = 0; t < LENGTH(compute_types); t++)
+        for (size_t at = 0; at < VOCABULARY; at += 857) {
+            bag b = {.f = *state};
+            loss_arrays a = make_arrays(&b, compute_types[t], 1, VOCABULARY, false);
+            array_set(a.logits, at, 300);
+            a.targets[0] = 77;
+            double wanted = 300 - array_at(a.logits, 77);
+            run_loss(*state, &a, true, false);
+            assert_true(fabs(array_at(a.losses, 0) / wanted - 1) < 1e-6);
+            assert_true(fabs(array_at(a.d_logits, at) / (scale * (double)factor) - 1) < 1e-2);
+            bag_release(&b);
+        }
+}
+
+// Rows are the same, bit by bit, in a call that is larger than the caches (which stores another way) and in
+// small ones.
+static void test_large_call(void **state)
+{
+    enum { ROWS = 128, PART = 8, VOCABULARY = 50021 };
+    for (size_t t = 0; t < LENGTH(compute_types); t++) {
+        bag b = {.f = *state};
+        loss_arrays all = make_arrays(&b, compute_types[t], ROWS, VOCABULARY, false);
+        size_t bytes = VOCABULARY * ptb_dtype_size(compute_types[t]);
+        float *logits = bag_bytes(&b, ROWS * VOCABULARY * sizeof *logits);
+        memcpy(logits, all.logits.data, ROWS * VOCABULARY * sizeof *logits);
+        run_loss(*state, &all, true, false);
+        for (size_t r = 0; r < ROWS; r += PART) {
+            loss_arrays part = make_arrays(&b, compute_types[t], PART, VOCABULARY, false);
+            memcpy(part.logits.data, logits + r * VOCABULARY, PART * VOCABULARY * sizeof *logits);
+            memcpy(part.targets, all.targets + r, PART * sizeof *all.targets);
+            run_loss(*state, &part, true, false);
+            assert_memory_equal(part.d_logits.data, (char *)all.d_logits.data + r * bytes, PART * bytes);
+            assert_memory_equal(part.losses.data, (float *)all.losses.data + r, PART * sizeof(float));
+        }
+        bag_release(&b);
+    }
+}
+
 static size_t run_threads(bag *b, ptb_dtype type, array *results)
 {
     loss_arrays a = make_arrays(b, type, 37, 1031, true);
@@ -185,7 +228,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_differences), KERNEL_TEST(test_cross_entropy), KERNEL_TEST(test_extremes),
-        KERNEL_TEST(test_not_finite),       KERNEL_TEST(test_threads),
+        KERNEL_TEST(test_not_finite),       KERNEL_TEST(test_threads),       KERNEL_TEST(test_top_anywhere),
+        KERNEL_TEST(test_large_call),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
