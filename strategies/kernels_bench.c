@@ -1,6 +1,7 @@
 // The benchmark `kernels`: every kernel of a back-end in the shapes that a model gives it, alone, against
 // what limits it: products and attention against the best rate of matrix products, the others against a copy
-// that reads and writes as many bytes. Cases: kernel x place in the model x type.
+// that reads and writes as many bytes, or a read of
+// them where next to nothing is written. Cases: kernel x place in the model x type.
 #include "strategies/kernels_bench.h"
 
 #include "core/log.h"
@@ -96,7 +97,7 @@ struct ptb_bench_run {
     // The case at hand.
     const kernel_case *now;
     ptb_kernel_call call;
-    void *copied; // memory of the copy that is the limit
+    void *copied; // memory of the copy, or the read, that is the limit
     double copy_s;
 };
 
@@ -283,7 +284,10 @@ static ptb_status measure_limit(ptb_bench_run *run)
     if (!bytes)
         return PTB_OK;
     PTB_TRY(ptb_world_barrier(run->env.world));
-    run->copy_s = fmin(run->copy_s, ptb_call_copy_s(&run->call, run->copied, bytes));
+    bool reads = entries[run->now->kernel]->only_reads;
+    double seconds = reads ? ptb_call_read_s(&run->call, run->copied, bytes)
+                           : ptb_call_copy_s(&run->call, run->copied, bytes);
+    run->copy_s = fmin(run->copy_s, seconds);
     return PTB_OK;
 }
 
@@ -310,7 +314,10 @@ static ptb_status make_call(ptb_bench_run *run)
     run->copy_s = INFINITY;
     if (!copied_bytes(run))
         return PTB_OK;
-    return ptb_device_alloc(run->device, PTB_MEMORY_WORKSPACE, copied_bytes(run), &run->copied);
+    PTB_TRY(ptb_device_alloc(run->device, PTB_MEMORY_WORKSPACE, copied_bytes(run), &run->copied));
+    // Pages that were never written may all be one page of zeros.
+    PTB_TRY(ptb_stream_set(run->stream, run->copied, 1, copied_bytes(run)));
+    return ptb_stream_sync(run->stream);
 }
 
 static ptb_status kernels_prepare(ptb_bench_run *run, const ptb_case *c, char *reason)
@@ -365,7 +372,7 @@ static ptb_status agree_limit(ptb_bench_run *run, double *limit)
 static ptb_status kernels_metrics(ptb_bench_run *run, const ptb_timing *timing, ptb_metrics *metrics)
 {
     const ptb_kernel_call *call = &run->call;
-    bool is_product = call->flops > 0;
+    bool is_product = call->flops > 0, reads = entries[run->now->kernel]->only_reads;
     double work = is_product ? call->flops : call->bytes > 0 ? call->bytes : NAN, limit = NAN;
     // Per ns: in 1e9 / s. What interrupts some samples, such as other programs, is not the kernel's.
     double rate = work / timing->time_ns.median, best = work / timing->time_ns.min;
@@ -376,7 +383,9 @@ static ptb_status kernels_metrics(ptb_bench_run *run, const ptb_timing *timing, 
         PTB_TRY(agree_limit(run, &limit));
     }
     ptb_metrics_add(metrics, "of_limit", 100 * rate / limit, "%", PTB_HIGHER_IS_BETTER,
-                    is_product ? "compute / peak" : "bandwidth / copy");
+                    is_product ? "compute / peak"
+                    : reads    ? "bandwidth / read"
+                               : "bandwidth / copy");
     ptb_metrics_add(metrics, "best_of_limit", 100 * best / limit, "%", PTB_HIGHER_IS_BETTER,
                     "as of_limit, of the fastest sample");
     if (is_product) {
@@ -389,6 +398,11 @@ static ptb_status kernels_metrics(ptb_bench_run *run, const ptb_timing *timing, 
     }
     ptb_metrics_add(metrics, "bandwidth", rate, "GB/s", PTB_HIGHER_IS_BETTER,
                     "of one rank: bytes read and written, each element once / median time");
+    if (reads) {
+        ptb_metrics_add(metrics, "read", limit, "GB/s", PTB_NEUTRAL,
+                        "fastest read of as many bytes, in this run, same threads, slowest rank");
+        return PTB_OK;
+    }
     ptb_metrics_add(
         metrics, "copy", limit, "GB/s", PTB_NEUTRAL,
         "fastest copy that reads and writes as many bytes, in this run, same threads, slowest rank");

@@ -48,6 +48,7 @@ typedef struct {
 typedef struct {
     const char *const *places; // where in a model the kernel is called; ends with NULL
     bool is_typed;             // has a compute type; else it is f32 alone
+    bool only_reads;           // writes next to nothing: its limit is a read of its bytes, not a copy
     bool is_used_up;           // a call destroys what it reads: every timed call needs fresh input
     // Why a model of this shape does not call it there; NULL: it does.
     const char *(*absent)(const ptb_model_shape *shape, const char *place);
@@ -111,6 +112,8 @@ size_t ptb_call_sample(size_t k, size_t n);
 // Seconds that a copy takes which reads and writes `bytes` bytes in all: the median of some, streaming or
 // not, whichever is faster. `memory` is twice bytes / 2 of device memory. NAN when the device has no copy.
 double ptb_call_copy_s(const ptb_kernel_call *c, void *memory, size_t bytes);
+// Seconds of the fastest read of `bytes` bytes of device memory. NAN when the device has none.
+double ptb_call_read_s(const ptb_kernel_call *c, void *memory, size_t bytes);
 
 // Writes c->sizes.
 void ptb_call_sizes(ptb_kernel_call *c, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -174,14 +174,23 @@ size_t ptb_call_sample(size_t k, size_t n)
 enum { COPIES = 12 };
 static const double copy_sample_s = 50e-6; // shorter copies are timed several at a time
 
-static double fastest_copy_s(const ptb_kernel_call *c, char *memory, size_t half, bool streaming)
+typedef enum { COPY, COPY_STREAMING, READ } transfer;
+
+static ptb_status transfer_once(const ptb_kernel_call *c, char *memory, size_t bytes, transfer kind)
+{
+    if (kind == READ)
+        return c->kernels->read(c->stream, memory, bytes);
+    return c->kernels->copy(c->stream, memory + bytes, memory, bytes, kind == COPY_STREAMING);
+}
+
+static double fastest_s(const ptb_kernel_call *c, char *memory, size_t bytes, transfer kind)
 {
     double samples[COPIES];
     uint64_t batch = 1;
     for (int i = 0; i < COPIES;) {
         int64_t begin_ns = ptb_clock_ns();
         for (uint64_t n = 0; n < batch; n++)
-            if (c->kernels->copy(c->stream, memory + half, memory, half, streaming) != PTB_OK)
+            if (transfer_once(c, memory, bytes, kind) != PTB_OK)
                 return NAN;
         if (ptb_stream_sync(c->stream) != PTB_OK)
             return NAN;
@@ -200,6 +209,11 @@ double ptb_call_copy_s(const ptb_kernel_call *c, void *memory, size_t bytes)
 {
     if (!c->kernels->copy)
         return NAN;
-    double stored_s = fastest_copy_s(c, memory, bytes / 2, false);
-    return fmin(stored_s, fastest_copy_s(c, memory, bytes / 2, true));
+    double stored_s = fastest_s(c, memory, bytes / 2, COPY);
+    return fmin(stored_s, fastest_s(c, memory, bytes / 2, COPY_STREAMING));
+}
+
+double ptb_call_read_s(const ptb_kernel_call *c, void *memory, size_t bytes)
+{
+    return c->kernels->read ? fastest_s(c, memory, bytes, READ) : NAN;
 }

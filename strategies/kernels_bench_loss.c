@@ -276,6 +276,7 @@ static void verify_sum_squares(ptb_kernel_call *c, ptb_verdict *verdict)
 }
 
 const ptb_kernel_entry ptb_kernel_entry_sum_squares = {.places = optimizer_places,
+                                                       .only_reads = true,
                                                        .absent = always,
                                                        .prepare = prepare_sum_squares,
                                                        .verify = verify_sum_squares};

@@ -444,6 +444,9 @@ typedef struct {
     // Copies with the threads of the stream; streaming: past the caches, where the processor can. The faster
     // of the two is the memory bandwidth that kernels are held to.
     ptb_status (*copy)(ptb_stream *stream, void *to, const void *from, size_t bytes, bool streaming);
+    // Reads all of `from` (whole cache lines of it) with the threads of the stream and does no more: what
+    // kernels that write next to nothing are held to.
+    ptb_status (*read)(ptb_stream *stream, const void *from, size_t bytes);
     // Bytes of workspace that attention and its gradient need. They do not grow with key_length. On the host,
     // a thread needs blocks that depend on head_width alone (0.5 MiB at 64, 0.8 MiB at 256) and, for the
     // gradient in 16-bit types, 4 bytes an element of the queries of a group of heads, at most 16 MiB (longer

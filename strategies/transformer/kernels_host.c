@@ -57,6 +57,7 @@ static const ptb_kernels host_kernels = {
     .stream_workspace = ptb_host_stream_workspace,
     .matmul_peak = ptb_host_matmul_peak,
     .copy = ptb_host_copy,
+    .read = ptb_host_read,
     .attention_workspace = ptb_host_attention_workspace,
     .attention_flops = ptb_host_attention_flops,
 };

@@ -23,6 +23,7 @@ static inline ptb_stream *ptb_host_stream_of(void *arg, size_t bytes)
 // call for more threads replaces it. For functions that run on the stream. NO_MEMORY, logged.
 ptb_status ptb_host_stream_scratch(ptb_stream *stream, int threads, char **memory, size_t *stride);
 size_t ptb_host_stream_workspace(int threads);
+ptb_status ptb_host_read(ptb_stream *stream, const void *from, size_t bytes);
 ptb_status ptb_host_copy(ptb_stream *stream, void *to, const void *from, size_t bytes, bool streaming);
 ptb_status ptb_host_matmul_peak(ptb_stream *stream, ptb_dtype type, int threads, double *flops_per_s);
 

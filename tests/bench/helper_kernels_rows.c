@@ -1,11 +1,11 @@
 // helper_kernels_rows THREADS [KERNEL]: row, elementwise, loss and optimizer kernels of the host against what
 // bounds them. Each round times a copy of the same footprint (bytes read + written) and then the kernel, in
 // one process on the same threads. The limit is the longer of two times: the bytes at the copy's rate (the
-// faster of plain and streaming stores), and the kernel's arithmetic: exponentials, divisions, square roots
-// and other vector operations (additions, products, FMA, integer operations, conversions of 16-bit types) at
-// the rates that they have in the first-level cache. Prints a line for each case: least time, rate, the
-// copy's best rate, which limit holds, least time / limit from the copy's best rate, and the same ratio of
-// single rounds: median [quartiles].
+// faster of plain and streaming stores; of a kernel that only reads: at the rate of a read), and the kernel's
+// arithmetic: exponentials, divisions, square roots and other vector operations (additions, products, FMA,
+// integer operations, conversions of 16-bit types) at the rates that they have in the first-level cache.
+// Prints a line for each case: least time, rate, the copy's best rate, which limit holds, least time / limit
+// from the copy's best rate, and the same ratio of single rounds: median [quartiles].
 #include "collectives/algorithm.h"
 #include "core/clock.h"
 #include "core/device.h"
@@ -47,6 +47,7 @@ typedef struct {
     ptb_call_fn *run;
     void *args;
     double bytes;                          // read + written
+    bool only_reads;                       // held to a read, not to a copy
     double exps, divisions, roots, others; // elements
     double ratio[ROUNDS], time[ROUNDS];    // time / limit; seconds of one call
     double copy[ROUNDS];                   // bytes per second
@@ -110,6 +111,42 @@ static void copy_once(const bench *b, size_t bytes, bool streaming)
     }
 }
 
+static void read_part(const char *from, size_t bytes)
+{
+    enum { SUMS = 4 };
+    ptb_vec_bits all[SUMS] = {{0}};
+    for (size_t at = 0; at + sizeof all <= bytes; at += sizeof all)
+        for (size_t i = 0; i < SUMS; i++) {
+            ptb_vec_bits bits;
+            memcpy(&bits, from + at + i * sizeof bits, sizeof bits);
+            all[i] ^= bits;
+        }
+    ptb_vec_bits any = (all[0] ^ all[1]) ^ (all[2] ^ all[3]);
+    __asm__ volatile("" ::"r"(&any) : "memory");
+}
+
+static void read_once(const bench *b, size_t bytes)
+{
+#pragma omp parallel
+    {
+        size_t threads = (size_t)omp_get_num_threads(), t = (size_t)omp_get_thread_num();
+        size_t first = bytes / 64 * t / threads * 64, end = bytes / 64 * (t + 1) / threads * 64;
+        read_part(b->copy + first, end - first);
+    }
+}
+
+static double read_rate(const bench *b, double footprint)
+{
+    size_t bytes = footprint < COPY_MOST ? (size_t)footprint : COPY_MOST;
+    read_once(b, bytes);
+    size_t calls = 0;
+    int64_t begin = ptb_clock_ns();
+    do
+        read_once(b, bytes);
+    while (++calls < 1 || ptb_clock_ns() - begin < BLOCK_NS);
+    return (double)bytes * (double)calls / seconds_since(begin);
+}
+
 // Bytes per second, read + written; the faster of plain and streaming stores.
 static double copy_rate(const bench *b, double footprint)
 {
@@ -157,7 +194,7 @@ static ptb_status measure(void *arg)
     const bench *b = m->b;
     bench_case *c = m->c;
     for (size_t i = 0; i < ROUNDS; i++) {
-        c->copy[i] = copy_rate(b, c->bytes);
+        c->copy[i] = c->only_reads ? read_rate(b, c->bytes) : copy_rate(b, c->bytes);
         c->time[i] = call_seconds(c);
         c->ratio[i] = c->time[i] / fmax(c->bytes / c->copy[i], arithmetic_seconds(b, c));
     }
@@ -253,12 +290,12 @@ static int bench_measure(bench *b, ptb_stream *stream, bench_case *c)
     double arithmetic = arithmetic_seconds(b, c), memory = c->bytes / copy.max;
     double ratio = time.min / fmax(arithmetic, memory);
     ptb_stats_sort(c->ratio, ROUNDS);
-    printf("%-20s %-5s %6zu x %-6zu %10.1f us %6.1f GB/s, copy %6.1f GB/s; limit %-10s %5.2f%s %5.2f [%.2f, "
+    printf("%-20s %-5s %6zu x %-6zu %10.1f us %6.1f GB/s, %s %6.1f GB/s; limit %-10s %5.2f%s %5.2f [%.2f, "
            "%.2f]\n",
            c->name, ptb_dtype_name(c->type), c->rows, c->width, time.min * 1e6, c->bytes / time.min * 1e-9,
-           copy.max * 1e-9, arithmetic > memory ? "arithmetic" : "memory", ratio, ratio > 1.5 ? "*" : " ",
-           ptb_stats_quantile(c->ratio, ROUNDS, 0.5), ptb_stats_quantile(c->ratio, ROUNDS, 0.25),
-           ptb_stats_quantile(c->ratio, ROUNDS, 0.75));
+           c->only_reads ? "read" : "copy", copy.max * 1e-9, arithmetic > memory ? "arithmetic" : "memory",
+           ratio, ratio > 1.5 ? "*" : " ", ptb_stats_quantile(c->ratio, ROUNDS, 0.5),
+           ptb_stats_quantile(c->ratio, ROUNDS, 0.25), ptb_stats_quantile(c->ratio, ROUNDS, 0.75));
     fflush(stdout);
     return 0;
 }
@@ -463,7 +500,7 @@ static int bench_optimizer(bench *b, ptb_stream *stream, ptb_dtype type, size_t 
     }
     if (!rounds) {
         ptb_sum_squares args = {&sum, gradient, n, false};
-        CASE(sum_squares, "sum of squares", .bytes = count * 4, .others = 4 * count);
+        CASE(sum_squares, "sum of squares", .bytes = count * 4, .only_reads = true, .others = 4 * count);
     }
     b->used = 0;
     return failed;
@@ -518,6 +555,7 @@ int main(int argc, char **argv)
         return 3;
     omp_set_num_threads(
         1); // this thread's own: idle threads of a second team would spin beside the measured ones
+    memset(b.copy, 1, COPY_MOST); // pages that were never written may all be one page of zeros
     b.pattern = malloc(PATTERN * sizeof *b.pattern);
     if (!b.pattern)
         return 3;

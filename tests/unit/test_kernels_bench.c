@@ -85,6 +85,11 @@ static ptb_status copy(ptb_stream *stream, void *to, const void *from, size_t by
     return host()->copy(stream, to, from, bytes, streaming);
 }
 
+static ptb_status read_memory(ptb_stream *stream, const void *from, size_t bytes)
+{
+    return host()->read(stream, from, bytes);
+}
+
 static size_t attention_workspace(const ptb_attention_shape *shape, int threads)
 {
     return host()->attention_workspace(shape, threads);
@@ -96,7 +101,7 @@ static double attention_flops(const ptb_attention_shape *shape)
 }
 
 #define COMMON                                                                                               \
-    .set_threads = set_threads, .matmul_peak = matmul_peak, .copy = copy,                                    \
+    .set_threads = set_threads, .matmul_peak = matmul_peak, .copy = copy, .read = read_memory,               \
     .attention_workspace = attention_workspace, .attention_flops = attention_flops,                          \
     .types = 1u << PTB_F32 | 1u << PTB_BF16 | 1u << PTB_F16
 #define X(method, arguments) .method = right_##method,
@@ -159,6 +164,11 @@ static ptb_status drive_case(const ptb_bench *bench, ptb_bench_run *run, const p
         return PTB_WRONG;
     }
     bool has_limit = strcmp(kernel, "update_begin") != 0;
+    bool reads = strcmp(kernel, "sum_squares") == 0, is_read = strstr(metrics.items[0].convention, "/ read");
+    if (reads != is_read) {
+        print_error("%s is held to: %s\n", kernel, metrics.items[0].convention);
+        return PTB_WRONG;
+    }
     if (strcmp(metrics.items[0].name, "of_limit") != 0 || (metrics.items[0].value > 0) != has_limit) {
         print_error("%s: share of the limit is %g\n", kernel, metrics.items[0].value);
         return PTB_WRONG;
