@@ -12,6 +12,11 @@ run_packages="gcc make cmake pkg-config libopenmpi-dev openmpi-bin libhwloc-dev 
 libinih-dev libdnnl-dev gnuplot-nox fonts-dejavu-core"
 test_packages="libcmocka-dev libgsl-dev iproute2 procps locales clang-format"
 
+# Tests of what threads of one process share, without the MPI library: they also run under the thread sanitizer, for which
+# that library is not built.
+thread_tests="conformance.local unit.algorithms unit.device unit.prefetch unit.runner unit.trace unit.trainer
+unit.world_local"
+
 usage() {
     cat <<'END'
 usage: sh bootstrap.sh COMMAND
@@ -112,7 +117,8 @@ install_packages() { # run | test
 
 jobs_here() { nproc 2>/dev/null || echo 2; }
 
-# build FOLDER CMAKE-OPTION...
+# build FOLDER CMAKE-OPTION...: all, or the targets that `targets` names.
+targets=
 build() {
     folder=$1
     shift
@@ -122,7 +128,8 @@ build() {
         cat "$folder/configure.log" >&2
         fail "cmake could not configure"
     }
-    cmake --build "$folder" -j "$(jobs_here)" >"$folder/build.log" 2>&1 || {
+    # shellcheck disable=SC2086
+    cmake --build "$folder" -j "$(jobs_here)" ${targets:+--target $targets} >"$folder/build.log" 2>&1 || {
         grep -E -A4 'error|undefined reference|No such file' "$folder/build.log" >&2 || tail -30 "$folder/build.log" >&2
         fail "the build failed; all of it is in $folder/build.log"
     }
@@ -188,13 +195,13 @@ run_all_tests() {
     run_tests "address and undefined-behaviour sanitizers" "$source_dir/build-asan" -LE slow -j "$(jobs_here)"
     unset LSAN_OPTIONS UBSAN_OPTIONS ASAN_OPTIONS
 
-    # Threads in one process, without the MPI library, which is not built for this sanitizer. It also wants the classic
-    # layout of memory.
+    # It wants the classic layout of memory.
+    targets=$(echo $thread_tests | sed 's/\./_test_/g')
     build "$source_dir/build-tsan" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPTB_TESTS=ON -DPTB_SANITIZE=thread
     setarch -R true 2>/dev/null && wrapper="setarch -R"
     TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:suppressions=$source_dir/tests/tsan.supp"
     export TSAN_OPTIONS
-    run_tests "thread sanitizer" "$source_dir/build-tsan" -LE slow -R '(local|runner|device|trace|algorithms|trainer)$' -j "$(jobs_here)"
+    run_tests "thread sanitizer" "$source_dir/build-tsan" -R "^($(echo $thread_tests | sed 's/\./\\./g; s/ /|/g'))\$" -j "$(jobs_here)"
 
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" = 0 ]
