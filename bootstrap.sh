@@ -195,7 +195,7 @@ run_all_tests() {
     run_tests "address and undefined-behaviour sanitizers" "$source_dir/build-asan" -LE slow -j "$(jobs_here)"
     unset LSAN_OPTIONS UBSAN_OPTIONS ASAN_OPTIONS
 
-    # It wants the classic layout of memory.
+    # The thread sanitizer wants the classic layout of memory.
     targets=$(echo $thread_tests | sed 's/\./_test_/g')
     build "$source_dir/build-tsan" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPTB_TESTS=ON -DPTB_SANITIZE=thread
     setarch -R true 2>/dev/null && wrapper="setarch -R"

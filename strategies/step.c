@@ -1,6 +1,6 @@
-// The benchmark `step`: training steps of a GPT under a data-parallel strategy. The runner times iterate();
-// where the time went comes from spans, through profiler/overlap.c. Cases: every strategy x communicator x
-// algorithm asked for.
+// The benchmark `step`: training steps of a transformer under a data-parallel strategy. The runner times
+// iterate(); where the time went comes from spans, through profiler/overlap.c. Cases: every strategy x
+// communicator x algorithm asked for.
 #include "core/bench.h"
 #include "core/log.h"
 #include "strategies/step_breakdown.h"
@@ -91,6 +91,7 @@ static const ptb_opt step_opts[] = {
     {"threads", 0, PTB_OPT_INT, FIELD(threads), "1", 1, 4096, NULL, NULL,
      "processor threads of a rank's kernels"},
 };
+
 typedef struct {
     char *storage;
     const char *items[LIST_MAX];
@@ -115,9 +116,25 @@ struct ptb_bench_run {
     ptb_step_memory memory;
 };
 
-static void split(const char *text, list *l)
+// USAGE when the list is longer than there is room for.
+static ptb_status split(const char *option, const char *text, list *l)
 {
+    size_t pieces = ptb_text_pieces(text, ',');
+    if (pieces > LIST_MAX) {
+        ptb_error("--%s: the list has %zu entries; at most %d are taken, so make several runs", option,
+                  pieces, LIST_MAX);
+        return PTB_USAGE;
+    }
     l->count = ptb_text_split(text, ',', &l->storage, l->items, LIST_MAX);
+    return PTB_OK;
+}
+
+static ptb_status split_lists(ptb_bench_run *run)
+{
+    PTB_TRY(split("strategy", run->config->strategy, &run->strategies));
+    PTB_TRY(split("comm", run->config->comm, &run->comms));
+    PTB_TRY(split("algo", run->config->algorithm, &run->algorithms));
+    return split("precision", run->config->precision, &run->precisions);
 }
 
 static ptb_status check_names(ptb_bench_run *run)
@@ -244,11 +261,9 @@ static ptb_status step_open(const ptb_bench_env *env, const void *config, ptb_be
     run->env = *env;
     run->settings = *(const ptb_step_config *)config;
     run->config = &run->settings;
-    split(run->config->strategy, &run->strategies);
-    split(run->config->comm, &run->comms);
-    split(run->config->algorithm, &run->algorithms);
-    split(run->config->precision, &run->precisions);
-    ptb_status status = check_names(run);
+    ptb_status status = split_lists(run);
+    if (status == PTB_OK)
+        status = check_names(run);
     if (status == PTB_OK)
         status = check_algorithms(run);
     if (status == PTB_OK)

@@ -14,6 +14,10 @@ has err "standard output could not be written"
 timeout 120 "${plan[@]}" 2>err | true
 [ "${PIPESTATUS[0]}" = 0 ] || fail "a closed pipe: $(cat err)"
 
+# A list of a step that is longer than there is room for is refused, not cut.
+try 2 "$PTBENCH" run step --np 1 --model tiny --dry-run --comm "$(printf 'host%.0s,' $(seq 16))host"
+has err "--comm: the list has 17 entries; at most 16"
+
 # Files that cannot be written: exit code 6, and --json is tried before anything is measured.
 try 0 "${tiny[@]}"
 try 6 "${tiny[@]}" --json /nowhere/results.json --db never.db
