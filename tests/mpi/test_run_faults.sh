@@ -2,8 +2,15 @@
 # left behind, and a resumed run measures only what is missing.
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 
-# Processes of this test's ranks: they carry the name of its database.
-ranks_of() { pgrep -f -- "ptbench run .*--db $1( |\$)"; }
+# Processes of this test's ranks: they carry the name of its database and work in its folder. Another test that runs at
+# the same time may use the same name.
+ranks_of() { # DATABASE
+    local found=1 p
+    for p in $(pgrep -f -- "ptbench run .*--db $1( |\$)"); do
+        [ "$(readlink "/proc/$p/cwd")" = "$folder" ] && echo "$p" && found=0
+    done
+    return $found
+}
 
 # Starts a run of many cases in the background (its process id in $job). A shell starts those with SIGINT ignored.
 begin_long() { # DATABASE [OPTION...]
