@@ -2,6 +2,8 @@
 // Add a device by adding core/device_X.c.
 #include "core/device.h"
 
+#include "core/log.h"
+
 const char *ptb_memory_name(ptb_memory category)
 {
     static const char *const names[] = {
@@ -35,6 +37,17 @@ void ptb_device_free(ptb_device *device, void *memory)
 {
     if (memory)
         device->ops->free(device, memory);
+}
+
+ptb_status ptb_device_alloc_host(ptb_device *device, size_t bytes, void **memory)
+{
+    return device->ops->alloc_host(device, bytes, memory);
+}
+
+void ptb_device_free_host(ptb_device *device, void *memory)
+{
+    if (memory)
+        device->ops->free_host(device, memory);
 }
 
 void ptb_device_reset_peak(ptb_device *device)
@@ -98,4 +111,28 @@ ptb_status ptb_event_wait(ptb_stream *stream, ptb_event *event)
 ptb_status ptb_event_sync(ptb_event *event)
 {
     return event->ops->event_sync(event);
+}
+
+ptb_status ptb_graph_begin(ptb_stream *stream)
+{
+    if (stream->ops->graph_begin)
+        return stream->ops->graph_begin(stream);
+    ptb_error("the device '%s' has no graphs; they need a GPU (--device cuda)", stream->ops->plugin.name);
+    return PTB_UNSUPPORTED;
+}
+
+ptb_status ptb_graph_end(ptb_stream *stream, ptb_graph **graph)
+{
+    return stream->ops->graph_end(stream, graph);
+}
+
+ptb_status ptb_graph_launch(ptb_graph *graph, ptb_stream *stream)
+{
+    return stream->ops->graph_launch(graph, stream);
+}
+
+void ptb_graph_free(ptb_graph *graph)
+{
+    if (graph)
+        graph->ops->graph_free(graph);
 }

@@ -35,11 +35,13 @@ typedef enum {
 } ptb_memory;
 const char *ptb_memory_name(ptb_memory category);
 
-typedef enum { PTB_STREAM_WORKER, PTB_STREAM_CALLER } ptb_stream_kind;
+// URGENT: a worker whose work goes first where the device has priorities (communication beside compute).
+typedef enum { PTB_STREAM_WORKER, PTB_STREAM_CALLER, PTB_STREAM_URGENT } ptb_stream_kind;
 
 typedef struct ptb_device ptb_device;
 typedef struct ptb_stream ptb_stream;
 typedef struct ptb_event ptb_event;
+typedef struct ptb_graph ptb_graph; // work of a stream, recorded to be enqueued again as one
 
 enum { PTB_CALL_BYTES = 256 }; // most argument bytes of one enqueued call
 // Work enqueued on a host stream. `arg` points at the stream's copy of the argument bytes (16-byte aligned).
@@ -55,6 +57,10 @@ typedef struct {
     // needed.
     ptb_status (*alloc)(ptb_device *device, ptb_memory category, size_t bytes, void **memory);
     void (*free)(ptb_device *device, void *memory);
+    // Host memory, zeroed, 64-byte aligned, that copies pass without staging and that kernels of the device
+    // may read and write too (pinned; plain memory on the host). In no category of the ledger.
+    ptb_status (*alloc_host)(ptb_device *device, size_t bytes, void **memory);
+    void (*free_host)(ptb_device *device, void *memory);
     // `lane` names the stream in traces (ptb_span.stream).
     ptb_status (*stream_new)(ptb_device *device, ptb_stream_kind kind, int lane, ptb_stream **stream);
     void (*stream_free)(ptb_stream *stream);
@@ -68,6 +74,8 @@ typedef struct {
     ptb_status (*event_record)(ptb_event *event, ptb_stream *stream);
     ptb_status (*event_wait)(ptb_stream *stream, ptb_event *event); // the stream waits, not the caller
     ptb_status (*event_sync)(ptb_event *event);                     // the caller waits
+    // Between any two of this device's memory and host memory. Host memory that is not from alloc_host may
+    // make the caller wait until it has been read or written.
     ptb_status (*copy)(ptb_stream *stream, void *to, const void *from, size_t bytes);
     ptb_status (*set)(ptb_stream *stream, void *memory, int byte, size_t bytes);
     ptb_status (*fill)(ptb_stream *stream, const ptb_pattern *pattern, bool reduced, int rank, size_t first,
@@ -77,6 +85,12 @@ typedef struct {
                         const void *buffer, ptb_check *check);
     ptb_status (*reduce)(ptb_stream *stream, ptb_dtype type, ptb_redop op, void *out, const void *a,
                          const void *b, size_t count);
+    // Between begin and end the stream's work, and that of streams that wait for its events, is recorded and
+    // not run. NULL: the device has no graphs.
+    ptb_status (*graph_begin)(ptb_stream *stream);
+    ptb_status (*graph_end)(ptb_stream *stream, ptb_graph **graph);
+    ptb_status (*graph_launch)(ptb_graph *graph, ptb_stream *stream);
+    void (*graph_free)(ptb_graph *graph);
 } ptb_device_ops;
 
 // First members of each implementation's structs.
@@ -100,12 +114,17 @@ struct ptb_stream {
 struct ptb_event {
     const ptb_device_ops *ops;
 };
+struct ptb_graph {
+    const ptb_device_ops *ops;
+};
 
 ptb_status ptb_device_open(const char *name, int index,
                            ptb_device **device); // by registered name; logs what is wrong
 void ptb_device_close(ptb_device *device);       // NULL is allowed, as in all frees below
 ptb_status ptb_device_alloc(ptb_device *device, ptb_memory category, size_t bytes, void **memory);
 void ptb_device_free(ptb_device *device, void *memory);
+ptb_status ptb_device_alloc_host(ptb_device *device, size_t bytes, void **memory);
+void ptb_device_free_host(ptb_device *device, void *memory);
 void ptb_device_reset_peak(ptb_device *device); // while no other thread allocates
 ptb_status ptb_stream_new(ptb_device *device, ptb_stream_kind kind, int lane, ptb_stream **stream);
 void ptb_stream_free(ptb_stream *stream);
@@ -118,6 +137,11 @@ void ptb_event_free(ptb_event *event);
 ptb_status ptb_event_record(ptb_event *event, ptb_stream *stream);
 ptb_status ptb_event_wait(ptb_stream *stream, ptb_event *event);
 ptb_status ptb_event_sync(ptb_event *event);
+// UNSUPPORTED, logged, where the device has no graphs.
+ptb_status ptb_graph_begin(ptb_stream *stream);
+ptb_status ptb_graph_end(ptb_stream *stream, ptb_graph **graph);
+ptb_status ptb_graph_launch(ptb_graph *graph, ptb_stream *stream);
+void ptb_graph_free(ptb_graph *graph);
 
 // Host memory as every large host buffer must be: anonymous mapping, zeroed, advised to huge pages, touched;
 // unmap takes the same number of bytes. NO_MEMORY, logged, with what is available. core/memory.c.

@@ -190,7 +190,7 @@ static ptb_status host_stream_call(ptb_stream *stream, ptb_call_fn *fn, const vo
     ptb_status status = stream_status(s);
     if (status != PTB_OK)
         return status;
-    if (stream->kind == PTB_STREAM_WORKER) {
+    if (stream->kind != PTB_STREAM_CALLER) {
         enqueue(s, fn, arg, bytes);
         return PTB_OK;
     }
@@ -206,7 +206,7 @@ static ptb_status host_stream_call(ptb_stream *stream, ptb_call_fn *fn, const vo
 static ptb_status host_stream_sync(ptb_stream *stream)
 {
     host_stream *s = (host_stream *)stream;
-    if (stream->kind == PTB_STREAM_WORKER)
+    if (stream->kind != PTB_STREAM_CALLER)
         gate_wait(&s->progress->finished, atomic_load_explicit(&s->issued.count, memory_order_relaxed),
                   s->spin);
     return stream_status(s);
@@ -243,7 +243,7 @@ static ptb_status host_stream_new(ptb_device *device, ptb_stream_kind kind, int 
     memset(s, 0, sizeof *s);
     s->base = (ptb_stream){.ops = device->ops, .device = device, .kind = kind, .lane = lane};
     s->spin = ((host_device *)device)->spin;
-    if (kind == PTB_STREAM_WORKER) {
+    if (kind != PTB_STREAM_CALLER) {
         s->ring = calloc(RING, sizeof *s->ring);
         s->progress = calloc(1, sizeof *s->progress);
         if (!s->ring || !s->progress)
@@ -270,7 +270,7 @@ no_memory:
 static void host_stream_free(ptb_stream *stream)
 {
     host_stream *s = (host_stream *)stream;
-    if (stream->kind == PTB_STREAM_WORKER) {
+    if (stream->kind != PTB_STREAM_CALLER) {
         enqueue(s, NULL, NULL, 0);
         pthread_join(s->worker, NULL);
     }
@@ -479,6 +479,26 @@ static ptb_status host_alloc(ptb_device *device, ptb_memory category, size_t byt
     return PTB_OK;
 }
 
+static ptb_status host_alloc_host(ptb_device *device, size_t bytes, void **memory)
+{
+    (void)device;
+    size_t rounded = bytes <= SIZE_MAX - CACHE_LINE ? (bytes + CACHE_LINE) / CACHE_LINE * CACHE_LINE : 0;
+    void *made = rounded ? aligned_alloc(CACHE_LINE, rounded) : NULL;
+    if (!made) {
+        ptb_error("cannot allocate %zu bytes of host memory", bytes);
+        return PTB_NO_MEMORY;
+    }
+    memset(made, 0, rounded);
+    *memory = made;
+    return PTB_OK;
+}
+
+static void host_free_host(ptb_device *device, void *memory)
+{
+    (void)device;
+    free(memory);
+}
+
 static void host_free(ptb_device *device, void *memory)
 {
     host_device *d = (host_device *)device;
@@ -543,6 +563,8 @@ static const ptb_device_ops host_ops = {
     .close = host_close,
     .alloc = host_alloc,
     .free = host_free,
+    .alloc_host = host_alloc_host,
+    .free_host = host_free_host,
     .stream_new = host_stream_new,
     .stream_free = host_stream_free,
     .stream_sync = host_stream_sync,

@@ -118,7 +118,7 @@ static ptb_status make_local(ptb_trainer *t)
     const ptb_trainer_config *c = &t->config;
     PTB_TRY(ptb_device_open(c->device, c->world->local_rank, &t->device));
     PTB_TRY(ptb_stream_new(t->device, PTB_STREAM_WORKER, PTB_LANE_COMPUTE, &t->compute));
-    PTB_TRY(ptb_stream_new(t->device, PTB_STREAM_WORKER, PTB_LANE_COMMUNICATION, &t->communication));
+    PTB_TRY(ptb_stream_new(t->device, PTB_STREAM_URGENT, PTB_LANE_COMMUNICATION, &t->communication));
     PTB_TRY(ptb_event_new(t->device, &t->loss_ready));
     ptb_model_config model = model_config(c);
     model.device = t->device;

@@ -32,6 +32,10 @@ may_include() { # header file
     ini.h\ bench/*.c) return 0 ;;
     jansson.h\ collectives/*.c | jansson.h\ results/*.c | jansson.h\ reports/*.c | jansson.h\ bench/*.c) return 0 ;;
     omp.h\ strategies/transformer/kernels_*.c) return 0 ;;
+    cuda_*.h\ *_cuda*.[ch] | cuda_*.h\ *.cu | cuda_*.h\ *.cuh) return 0 ;;
+    cublasLt.h\ strategies/transformer/kernels_cuda*.c) return 0 ;;
+    cuda_runtime_api.h\ collectives/comm_nccl*.[ch] | nccl.h\ collectives/comm_nccl*.[ch]) return 0 ;;
+    cupti*.h\ profiler/cupti*.c | cuda_runtime_api.h\ profiler/cupti*.c | nvtx3/*\ profiler/*) return 0 ;;
     dnnl*\ strategies/transformer/kernels_*.c | oneapi/*\ strategies/transformer/kernels_*.c) return 0 ;;
     esac
     return 1
@@ -75,7 +79,7 @@ for folder in $folders; do
                 complain "$file includes <$name>: third-party headers stand only in the back-end that needs them"
             ;;
         esac
-    done < <(grep -nE '^[[:space:]]*#[[:space:]]*include' -r "$folder" --include='*.c' --include='*.h' -H)
+    done < <(grep -nE '^[[:space:]]*#[[:space:]]*include' -r "$folder" --include='*.c' --include='*.h' --include='*.cu' --include='*.cuh' -H)
     files=$((files + $(find "$folder" -name '*.[ch]' | wc -l)))
 done
 

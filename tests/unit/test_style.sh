@@ -8,7 +8,7 @@ FILE_MAX=600 FUNCTION_MAX=80
 long_files=" collectives/algorithms/direct.c "
 
 folders=$(ls -d core profiler collectives strategies results reports bench tests 2>/dev/null)
-mapfile -t files < <(find $folders -name '*.[ch]' | sort)
+mapfile -t files < <(find $folders \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.[ch]pp' \) | sort)
 failed=0
 complain() {
     echo "$*"
