@@ -13,6 +13,7 @@
     X(COMM, "communicator")                                                                                  \
     X(ALGORITHM, "algorithm")                                                                                \
     X(COLLECTIVE, "collective")                                                                              \
+    X(CAPTURE, "capture")                                                                                    \
     X(DATA_PARALLEL, "strategy")                                                                             \
     X(BENCH, "benchmark")                                                                                    \
     X(EXPORTER, "exporter")                                                                                  \

@@ -12,6 +12,7 @@ struct ptb_trace {
     size_t capacity;
     atomic_size_t taken; // may run past capacity: the excess is the number dropped
     int rank;
+    ptb_capture *capture;
 };
 
 const char *ptb_span_kind_name(ptb_span_kind kind)
@@ -42,6 +43,7 @@ ptb_status ptb_trace_new(size_t capacity, int rank, ptb_trace **trace)
     t->spans = spans;
     t->capacity = capacity;
     t->rank = rank;
+    t->capture = NULL;
     atomic_init(&t->taken, 0);
     *trace = t;
     return PTB_OK;
@@ -81,4 +83,14 @@ void ptb_trace_clear(ptb_trace *trace)
 int ptb_trace_rank(const ptb_trace *trace)
 {
     return trace->rank;
+}
+
+void ptb_trace_set_capture(ptb_trace *trace, ptb_capture *capture)
+{
+    trace->capture = capture;
+}
+
+ptb_capture *ptb_trace_capture(const ptb_trace *trace)
+{
+    return trace->capture;
 }

@@ -42,6 +42,7 @@ typedef struct {
 } ptb_span;
 
 typedef struct ptb_trace ptb_trace;
+typedef struct ptb_capture ptb_capture; // profiler/capture.h: a device's own record of its work
 
 const char *ptb_span_kind_name(ptb_span_kind kind);
 const char *ptb_phase_name(ptb_phase phase);
@@ -55,5 +56,8 @@ void ptb_trace_record(ptb_trace *trace, const ptb_span *span);
 const ptb_span *ptb_trace_spans(const ptb_trace *trace, size_t *count, size_t *dropped);
 void ptb_trace_clear(ptb_trace *trace);
 int ptb_trace_rank(const ptb_trace *trace);
+// Who adds spans of a device that records its work itself; NULL: nobody. The trace only remembers it.
+void ptb_trace_set_capture(ptb_trace *trace, ptb_capture *capture);
+ptb_capture *ptb_trace_capture(const ptb_trace *trace);
 
 #endif

@@ -2,6 +2,7 @@
 #include "strategies/mark.h"
 
 #include "core/clock.h"
+#include "profiler/capture.h"
 
 typedef struct {
     ptb_mark *mark;
@@ -25,16 +26,36 @@ static ptb_status run_close(void *arg)
     return PTB_OK;
 }
 
-ptb_status ptb_mark_open(ptb_mark *mark, ptb_trace *trace, ptb_stream *stream)
+// A stream that takes calls records its spans itself; any other one leaves it to the capture, if there is
+// one.
+static bool takes_calls(const ptb_stream *stream)
 {
-    return trace ? ptb_stream_call(stream, run_open, &mark, sizeof mark) : PTB_OK;
+    return stream->ops->stream_call;
 }
 
-ptb_status ptb_mark_close(ptb_mark *mark, ptb_trace *trace, ptb_stream *stream, const ptb_span *span)
+ptb_status ptb_mark_open(ptb_mark *mark, ptb_trace *trace, ptb_stream *stream, const ptb_span *span)
 {
     if (!trace)
         return PTB_OK;
-    close_arguments args = {mark, trace, *span};
+    mark->span = *span;
+    if (takes_calls(stream))
+        return ptb_stream_call(stream, run_open, &mark, sizeof mark);
+    ptb_capture *capture = ptb_trace_capture(trace);
+    mark->work = capture ? ptb_capture_open_work(capture, span) : 0;
+    return PTB_OK;
+}
+
+ptb_status ptb_mark_close(ptb_mark *mark, ptb_trace *trace, ptb_stream *stream)
+{
+    if (!trace)
+        return PTB_OK;
+    if (!takes_calls(stream)) {
+        ptb_capture *capture = ptb_trace_capture(trace);
+        if (capture)
+            ptb_capture_close_work(capture, mark->work);
+        return PTB_OK;
+    }
+    close_arguments args = {mark, trace, mark->span};
     _Static_assert(sizeof args <= PTB_CALL_BYTES, "a span must fit into a stream's call");
     return ptb_stream_call(stream, run_close, &args, sizeof args);
 }

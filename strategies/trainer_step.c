@@ -24,19 +24,19 @@ static ptb_span span(const ptb_trainer *t, ptb_span_kind kind, ptb_phase phase, 
 
 static ptb_status open_span(ptb_trainer *t, ptb_phase phase, int unit)
 {
+    static const char *const names[][2] = {[PTB_UNIT_EMBEDDING] = {"embedding.forward", "embedding.backward"},
+                                           [PTB_UNIT_BLOCK] = {"block.forward", "block.backward"},
+                                           [PTB_UNIT_HEAD] = {"head.forward", "head.backward"}};
+    const char *name = names[t->config.layout->unit[unit].kind][phase == PTB_PHASE_BACKWARD];
+    ptb_span s = span(t, PTB_SPAN_COMPUTE, phase, PTB_LANE_COMPUTE, unit, name);
     t->phase = phase;
     t->unit = unit;
-    return ptb_mark_open(&t->compute_mark, t->config.trace, t->compute);
+    return ptb_mark_open(&t->compute_mark, t->config.trace, t->compute, &s);
 }
 
 static ptb_status close_span(ptb_trainer *t)
 {
-    static const char *const names[][2] = {[PTB_UNIT_EMBEDDING] = {"embedding.forward", "embedding.backward"},
-                                           [PTB_UNIT_BLOCK] = {"block.forward", "block.backward"},
-                                           [PTB_UNIT_HEAD] = {"head.forward", "head.backward"}};
-    const char *name = names[t->config.layout->unit[t->unit].kind][t->phase == PTB_PHASE_BACKWARD];
-    ptb_span s = span(t, PTB_SPAN_COMPUTE, t->phase, PTB_LANE_COMPUTE, t->unit, name);
-    return ptb_mark_close(&t->compute_mark, t->config.trace, t->compute, &s);
+    return ptb_mark_close(&t->compute_mark, t->config.trace, t->compute);
 }
 
 ptb_status ptb_trainer_phase(void *context, ptb_phase phase)
@@ -61,13 +61,13 @@ static ptb_status begin_microbatch(ptb_trainer *t)
                             .scale = 1 / (double)batch->counted,
                             .share = (double)sequences / (double)c->batch,
                             .factor = c->optimizer.dynamic ? &t->update->loss_scale : NULL};
-    PTB_TRY(ptb_mark_open(&t->compute_mark, c->trace, t->compute));
+    ptb_span s = span(t, PTB_SPAN_COPY, PTB_PHASE_FORWARD, PTB_LANE_COMPUTE, -1, "batch");
+    PTB_TRY(ptb_mark_open(&t->compute_mark, c->trace, t->compute, &s));
     PTB_TRY(ptb_stream_copy(t->compute, ptb_model_inputs(t->model, 0), batch->inputs + at, bytes));
     PTB_TRY(ptb_stream_copy(t->compute, ptb_model_targets(t->model, 0), batch->targets + at, bytes));
     if (c->packed)
         PTB_TRY(ptb_stream_copy(t->compute, ptb_model_starts(t->model, 0), batch->start + at, bytes));
-    ptb_span s = span(t, PTB_SPAN_COPY, PTB_PHASE_FORWARD, PTB_LANE_COMPUTE, -1, "batch");
-    PTB_TRY(ptb_mark_close(&t->compute_mark, c->trace, t->compute, &s));
+    PTB_TRY(ptb_mark_close(&t->compute_mark, c->trace, t->compute));
     return ptb_model_begin(t->model, 0, &place);
 }
 
@@ -96,7 +96,10 @@ static ptb_status reduce_loss(ptb_trainer *t)
     PTB_TRY(ptb_event_wait(t->communication, t->loss_ready));
     if (t->comm->size > 1) {
         ptb_mark *mark = &t->loss_mark;
-        PTB_TRY(ptb_mark_open(mark, t->config.trace, t->communication));
+        ptb_span s = span(t, PTB_SPAN_COMM, PTB_PHASE_FORWARD, PTB_LANE_COMMUNICATION, -1, "all_reduce.loss");
+        s.axis = 1;
+        s.bytes = sizeof *t->loss;
+        PTB_TRY(ptb_mark_open(mark, t->config.trace, t->communication, &s));
         ptb_coll call = {.kind = PTB_ALL_REDUCE,
                          .send = t->loss,
                          .recv = t->loss,
@@ -104,10 +107,7 @@ static ptb_status reduce_loss(ptb_trainer *t)
                          .dtype = PTB_F64,
                          .op = PTB_SUM};
         PTB_TRY(ptb_comm_collective(t->comm, &call, t->communication));
-        ptb_span s = span(t, PTB_SPAN_COMM, PTB_PHASE_FORWARD, PTB_LANE_COMMUNICATION, -1, "all_reduce.loss");
-        s.axis = 1;
-        s.bytes = sizeof *t->loss;
-        PTB_TRY(ptb_mark_close(mark, t->config.trace, t->communication, &s));
+        PTB_TRY(ptb_mark_close(mark, t->config.trace, t->communication));
     }
     return ptb_stream_copy(t->communication, &t->losses[t->steps], t->loss, sizeof *t->loss);
 }

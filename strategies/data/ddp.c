@@ -286,10 +286,10 @@ static ptb_status stage(ddp *d, size_t index, bool back)
                            .count = b->count,
                            .out_type = back ? PTB_F32 : e->reduce_type,
                            .in_type = back ? e->reduce_type : PTB_F32};
-    PTB_TRY(ptb_mark_open(&d->communication_mark, e->trace, e->communication));
-    PTB_TRY(e->kernels->convert(e->communication, &convert));
     ptb_span span = communication_span(d, index, PTB_SPAN_COMPUTE, "convert");
-    return ptb_mark_close(&d->communication_mark, e->trace, e->communication, &span);
+    PTB_TRY(ptb_mark_open(&d->communication_mark, e->trace, e->communication, &span));
+    PTB_TRY(e->kernels->convert(e->communication, &convert));
+    return ptb_mark_close(&d->communication_mark, e->trace, e->communication);
 }
 
 static ptb_status reduce(ddp *d, size_t index)
@@ -304,12 +304,12 @@ static ptb_status reduce(ddp *d, size_t index)
                      .dtype = e->reduce_type,
                      .op = PTB_SUM};
     uint64_t bytes = b->count * ptb_dtype_size(e->reduce_type);
-    PTB_TRY(ptb_mark_open(&d->communication_mark, e->trace, e->communication));
-    PTB_TRY(ptb_comm_collective(e->comm, &call, e->communication));
     ptb_span span = communication_span(d, index, PTB_SPAN_COMM, "all_reduce");
     span.axis = 1;
     span.bytes = bytes;
-    PTB_TRY(ptb_mark_close(&d->communication_mark, e->trace, e->communication, &span));
+    PTB_TRY(ptb_mark_open(&d->communication_mark, e->trace, e->communication, &span));
+    PTB_TRY(ptb_comm_collective(e->comm, &call, e->communication));
+    PTB_TRY(ptb_mark_close(&d->communication_mark, e->trace, e->communication));
     d->base.collective_bytes += bytes;
     d->base.wire_bytes += (double)bytes * 2 * (e->comm->size - 1) / e->comm->size;
     return PTB_OK;
@@ -348,12 +348,7 @@ static ptb_status ddp_gradient_ready(ptb_data *data, size_t unit, size_t first)
     return data->env.overlap ? launch_from(d, data->env.layout->unit[unit].first + first) : PTB_OK;
 }
 
-static ptb_status open_span(ddp *d)
-{
-    return ptb_mark_open(&d->compute_mark, d->base.env.trace, d->base.env.compute);
-}
-
-static ptb_status close_span(ddp *d, int unit, const char *name)
+static ptb_status open_span(ddp *d, int unit, const char *name)
 {
     const ptb_data_env *e = &d->base.env;
     ptb_span span = {.rank = e->comm->world->rank,
@@ -364,7 +359,12 @@ static ptb_status close_span(ddp *d, int unit, const char *name)
                      .microbatch = -1,
                      .correlation = d->base.step};
     snprintf(span.name, sizeof span.name, "%s", name);
-    return ptb_mark_close(&d->compute_mark, e->trace, e->compute, &span);
+    return ptb_mark_open(&d->compute_mark, e->trace, e->compute, &span);
+}
+
+static ptb_status close_span(ddp *d)
+{
+    return ptb_mark_close(&d->compute_mark, d->base.env.trace, d->base.env.compute);
 }
 
 // Adds gradients [first, first + count) to the sum of squares; the first call of a step begins it anew.
@@ -386,11 +386,11 @@ static ptb_status update_unit(ddp *d, size_t unit, bool sums)
         memory.rounded = (char *)d->parameters + u->first * ptb_dtype_size(e->type);
     for (size_t i = 0; i < 2; i++)
         memory.moment[i] = d->moment[i] ? d->moment[i] + u->first : NULL;
-    PTB_TRY(open_span(d));
+    PTB_TRY(open_span(d, (int)unit, ptb_optimizer_name(e->optimizer)));
     if (sums)
         PTB_TRY(add_squares(d, u->first, u->count, unit + 1 < e->layout->units));
     PTB_TRY(ptb_optimizer_update(e->optimizer, e->kernels, e->compute, e->update, d->base.step, u, &memory));
-    return close_span(d, (int)unit, ptb_optimizer_name(e->optimizer));
+    return close_span(d);
 }
 
 // The compute stream waits for the buckets that end above `first`; they are in descending order.
@@ -409,12 +409,12 @@ static ptb_status begin_update(ddp *d, bool sums_first)
     const ptb_data_env *e = &d->base.env;
     if (sums_first || !e->overlap)
         PTB_TRY(wait_for_buckets(d, 0));
-    PTB_TRY(open_span(d));
+    PTB_TRY(open_span(d, -1, sums_first ? "gradient norm" : "update"));
     if (sums_first)
         PTB_TRY(add_squares(d, 0, e->layout->count, false));
     PTB_TRY(ptb_optimizer_begin(e->optimizer, e->kernels, e->compute, e->update,
                                 sums_first ? e->sum_squares : NULL));
-    return close_span(d, -1, sums_first ? "gradient norm" : "update");
+    return close_span(d);
 }
 
 // Units in the order in which their buckets come back. Without overlap nothing runs beside communication.

@@ -1,0 +1,58 @@
+// Capture: a device's own record of what ran when, turned into spans of a trace. Devices whose streams take
+// calls (the host) need none: their spans come from strategies/mark.h. Add one by adding a file that
+// registers a ptb_capture_ops under the name of its device (PTB_KIND_CAPTURE).
+//
+// Work is told apart by who enqueued it: whatever a thread enqueues between open_work and close_work gets the
+// attributes of that work's span. Recording costs time, so it is off while steps are timed, and on for the
+// steps whose spans are wanted.
+#ifndef PTB_PROFILER_CAPTURE_H
+#define PTB_PROFILER_CAPTURE_H
+
+#include "core/registry.h"
+#include "core/status.h"
+#include "core/trace.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// Sums since open.
+typedef struct {
+    uint64_t kernels, copies, sets, syncs; // records of each kind
+    uint64_t unattributed;                 // kernels and copies that were enqueued outside of any open work
+    uint64_t dropped;                      // records that the profiler could not keep
+    uint64_t overhead_ns;                  // that the profiler says it cost
+} ptb_capture_stats;
+
+typedef struct {
+    ptb_plugin plugin; // name: of the device
+    // Spans go to `trace`, as rank ptb_trace_rank's. One capture a process is open at a time. UNSUPPORTED,
+    // not logged, with the reason in `reason` (PTB_CAPTURE_REASON bytes), where the profiler cannot be had.
+    ptb_status (*open)(ptb_trace *trace, char *reason, ptb_capture **capture);
+    void (*close)(ptb_capture *capture);
+    // Begins and ends recording. Between them the trace must not be cleared. After stop, which the caller
+    // makes when the device has nothing to do, all spans are in the trace.
+    ptb_status (*start)(ptb_capture *capture);
+    ptb_status (*stop)(ptb_capture *capture);
+    uint64_t (*open_work)(ptb_capture *capture, const ptb_span *span);
+    void (*close_work)(ptb_capture *capture, uint64_t work);
+} ptb_capture_ops;
+
+enum { PTB_CAPTURE_REASON = 256 };
+
+// First member of each implementation's struct.
+struct ptb_capture {
+    const ptb_capture_ops *ops;
+    ptb_capture_stats stats;
+    bool recording;
+};
+
+// By the device's name. *capture is NULL where the device needs none. Attaches itself to the trace.
+ptb_status ptb_capture_open(const char *device, ptb_trace *trace, char *reason, ptb_capture **capture);
+void ptb_capture_close(ptb_capture *capture); // NULL is allowed
+ptb_status ptb_capture_start(ptb_capture *capture);
+ptb_status ptb_capture_stop(ptb_capture *capture);
+// A number for close_work; 0 when nothing is recorded. Works of one thread may end in any order.
+uint64_t ptb_capture_open_work(ptb_capture *capture, const ptb_span *span);
+void ptb_capture_close_work(ptb_capture *capture, uint64_t work);
+
+#endif
