@@ -1,0 +1,226 @@
+// What kernels that multiply tiles on tensor cores share: products of a warp (mma.sync), loads of their
+// operands from shared memory (ldmatrix), copies into shared memory that pass no registers (cp.async), and
+// the order of a tile in shared memory that keeps all of these free of bank conflicts. Instructions and
+// register layouts are those of the PTX ISA (sections "Warp-level matrix instructions" and "Data movement
+// and conversion instructions: asynchronous copy"), for sm_80 and later; the simulated device gets the same
+// functions in terms of sim_warp_gather. Every lane of a warp calls each function marked "warp".
+#ifndef PTB_STRATEGIES_TRANSFORMER_KERNELS_CUDA_MMA_CUH
+#define PTB_STRATEGIES_TRANSFORMER_KERNELS_CUDA_MMA_CUH
+
+#include "core/cuda_kernel.cuh"
+
+#include <string.h>
+
+// ---- two 16-bit numbers in a register: the lower place in memory in the lower half
+
+static __device__ __forceinline__ uint32_t ptb_pair(float low, float high, __nv_bfloat16)
+{
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    uint32_t word;
+    memcpy(&word, &pair, sizeof word);
+    return word;
+}
+
+static __device__ __forceinline__ uint32_t ptb_pair(float low, float high, __half)
+{
+    __half2 pair = __floats2half2_rn(low, high);
+    uint32_t word;
+    memcpy(&word, &pair, sizeof word);
+    return word;
+}
+
+static __device__ __forceinline__ float2 ptb_unpair(uint32_t word, __nv_bfloat16)
+{
+    __nv_bfloat162 pair;
+    memcpy(&pair, &word, sizeof word);
+    return __bfloat1622float2(pair);
+}
+
+static __device__ __forceinline__ float2 ptb_unpair(uint32_t word, __half)
+{
+    __half2 pair;
+    memcpy(&pair, &word, sizeof word);
+    return __half22float2(pair);
+}
+
+// ---- products of a warp
+//
+// d [16, 8] += a [16, 16] * b [16, 8], sums in f32. With g = lane / 4 and t = lane % 4:
+//   a[0] (g, 2t..2t+1)      a[1] (g + 8, 2t..2t+1)   a[2] (g, 2t+8..2t+9)   a[3] (g + 8, 2t+8..2t+9)
+//   b[0] (2t..2t+1, g)      b[1] (2t+8..2t+9, g)
+//   d[0], d[1] (g, 2t..2t+1)                         d[2], d[3] (g + 8, 2t..2t+1)
+// So the sums of two neighbouring products, as pairs, are an operand `a` of the next: columns 0..7 in a[0],
+// a[1] and 8..15 in a[2], a[3].
+
+#ifndef PTB_SIM
+
+static __device__ __forceinline__ void ptb_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                               uint32_t b1, __nv_bfloat16)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+                 "{%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ void ptb_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                               uint32_t b1, __half)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+                 "{%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Four 8 x 8 matrices of 16-bit numbers: lane l gives the address (shared memory, 16-byte aligned) of row
+// l % 8 of matrix l / 8; r[i] is the pair (g, 2t..2t+1) of matrix i. trans: (2t..2t+1, g).
+static __device__ __forceinline__ void ptb_ldmatrix_x4(uint32_t (&r)[4], const void *row)
+{
+    uint32_t address = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void ptb_ldmatrix_x4_trans(uint32_t (&r)[4], const void *row)
+{
+    uint32_t address = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+// 16 bytes from global to shared memory, both 16-byte aligned, in the background; valid false: zeros, and
+// nothing is read. Complete after the copy's group was committed and waited for (and a barrier, for other
+// threads).
+static __device__ __forceinline__ void ptb_copy_async(void *shared, const void *global, bool valid)
+{
+    uint32_t address = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :
+                 : "r"(address), "l"(global), "r"(valid ? 16 : 0)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void ptb_copy_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// All but the latest N groups of this thread are complete.
+template <int N> __device__ __forceinline__ void ptb_copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// 2^x, error 2 units in the last place; results below the normal numbers are 0.
+static __device__ __forceinline__ float ptb_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#else // the same on the simulated device
+
+// a, b of every lane, then this lane's four sums from the pairs that the other lanes hold.
+template <typename T> void ptb_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, T tag)
+{
+    struct operands {
+        uint32_t a[4], b[2];
+    } mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+    const operands *lanes = (const operands *)sim_warp_gather(&mine, sizeof mine);
+    unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    for (unsigned i = 0; i < 4; i++) {
+        unsigned high = i / 2, column = 2 * t + i % 2; // row g + 8 high
+        float sum = 0;
+        for (unsigned k = 0; k < 16; k += 2) {
+            unsigned part = k / 8, from = k % 8 / 2;
+            float2 x = ptb_unpair(lanes[g * 4 + from].a[part * 2 + high], tag);
+            float2 y = ptb_unpair(lanes[column * 4 + from].b[part], tag);
+            sum += x.x * y.x + x.y * y.y;
+        }
+        d[i] += sum;
+    }
+}
+
+static inline void ptb_ldmatrix_x4(uint32_t (&r)[4], const void *row)
+{
+    const char *const *rows = (const char *const *)sim_warp_gather(&row, sizeof row);
+    unsigned lane = threadIdx.x % 32;
+    for (unsigned i = 0; i < 4; i++)
+        memcpy(&r[i], rows[i * 8 + lane / 4] + lane % 4 * 4, sizeof r[i]);
+}
+
+static inline void ptb_ldmatrix_x4_trans(uint32_t (&r)[4], const void *row)
+{
+    const char *const *rows = (const char *const *)sim_warp_gather(&row, sizeof row);
+    unsigned lane = threadIdx.x % 32;
+    for (unsigned i = 0; i < 4; i++)
+        for (unsigned half = 0; half < 2; half++)
+            memcpy((char *)&r[i] + half * 2, rows[i * 8 + lane % 4 * 2 + half] + lane / 4 * 2, 2);
+}
+
+static inline void ptb_copy_async(void *shared, const void *global, bool valid)
+{
+    if (valid)
+        memcpy(shared, global, 16);
+    else
+        memset(shared, 0, 16);
+}
+
+static inline void ptb_copy_commit() {}
+
+template <int N> void ptb_copy_wait() {}
+
+static inline float ptb_exp2(float x)
+{
+    return exp2f(x);
+}
+
+#endif
+
+// ---- tiles in shared memory
+//
+// A tile has rows of COLUMNS 16-bit numbers (a multiple of 64), in pieces of 8 (16 bytes). Piece p of row r
+// is at place p xor r mod 8 of its row: eight rows' pieces of one column are in different banks, which is
+// what ldmatrix reads, and so are the pieces of one row, which is what copies write.
+
+// Offset in elements of piece `piece` of row `row`.
+template <int COLUMNS> __device__ __forceinline__ int ptb_tile_at(int row, int piece)
+{
+    static_assert(COLUMNS % 64 == 0, "the pieces of a row must fill all banks");
+    return row * COLUMNS + ((piece ^ (row & 7)) << 3);
+}
+
+// Warp. Operand a of the rows [row, row + 16) and the columns [column, column + 16) of a tile.
+template <int COLUMNS, typename T>
+__device__ __forceinline__ void ptb_tile_a(uint32_t (&a)[4], const T *tile, int row, int column)
+{
+    int lane = (int)threadIdx.x % 32;
+    ptb_ldmatrix_x4(a, tile + ptb_tile_at<COLUMNS>(row + lane % 16, column / 8 + lane / 16));
+}
+
+// Warp. Operands b (b[0], b[1] of the first) of two neighbouring products, where the tile holds b's columns
+// as rows: tile rows [row, row + 16) are columns 0..7 of the first and of the second product, tile columns
+// [column, column + 16) their depth.
+template <int COLUMNS, typename T>
+__device__ __forceinline__ void ptb_tile_b(uint32_t (&b)[4], const T *tile, int row, int column)
+{
+    int lane = (int)threadIdx.x % 32;
+    ptb_ldmatrix_x4(b,
+                    tile + ptb_tile_at<COLUMNS>(row + lane / 16 * 8 + lane % 8, column / 8 + lane / 8 % 2));
+}
+
+// Warp. The same where the tile holds b as it is: tile rows [row, row + 16) are the depth, tile columns
+// [column, column + 16) the columns of the two products.
+template <int COLUMNS, typename T>
+__device__ __forceinline__ void ptb_tile_b_trans(uint32_t (&b)[4], const T *tile, int row, int column)
+{
+    int lane = (int)threadIdx.x % 32;
+    ptb_ldmatrix_x4_trans(b, tile + ptb_tile_at<COLUMNS>(row + lane % 16, column / 8 + lane / 16));
+}
+
+#endif
