@@ -1,15 +1,19 @@
-// What the tests of the host kernels share: a stream, arrays of numbers, and comparison with differentiated
-// scalar programs.
+// What the tests of kernels share: a device and a stream, arrays of numbers, and comparison with
+// differentiated scalar programs. The kernels are those of the device that PTB_TEST_DEVICE names (host unless
+// it is set). Every array that kernels touch comes from test_memory: memory that the device and the test both
+// see.
 #ifndef PTB_TESTS_UNIT_KERNELS_FIXTURE_H
 #define PTB_TESTS_UNIT_KERNELS_FIXTURE_H
 
 #include "core/random.h"
-#include "strategies/transformer/kernels_host.h"
+#include "strategies/transformer/kernels.h"
 #include "tests/unit/tape.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -19,14 +23,29 @@ typedef struct {
     const ptb_kernels *kernels;
 } fixture;
 
+static inline const char *test_device(void)
+{
+    const char *name = getenv("PTB_TEST_DEVICE");
+    return name && *name ? name : "host";
+}
+
+static inline bool test_on_host(void)
+{
+    return strcmp(test_device(), "host") == 0;
+}
+
+// Where test_memory takes memory from: the device of the test that runs, NULL on the host.
+static ptb_device *test_memory_device;
+
 static inline int kernels_setup(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
-    assert_int_equal(ptb_device_open("host", 0, &f->device), PTB_OK);
+    assert_int_equal(ptb_device_open(test_device(), 0, &f->device), PTB_OK);
     assert_int_equal(ptb_stream_new(f->device, PTB_STREAM_WORKER, 1, &f->stream), PTB_OK);
-    f->kernels = (const ptb_kernels *)ptb_registry_find(PTB_KIND_KERNELS, "host");
+    f->kernels = (const ptb_kernels *)ptb_registry_find(PTB_KIND_KERNELS, test_device());
     assert_non_null(f->kernels);
     assert_int_equal(f->kernels->set_threads(f->stream, 1), PTB_OK);
+    test_memory_device = test_on_host() ? NULL : f->device;
     *state = f;
     return 0;
 }
@@ -36,14 +55,43 @@ static inline int kernels_teardown(void **state)
     fixture *f = *state;
     ptb_stream_free(f->stream);
     ptb_device_close(f->device);
+    test_memory_device = NULL;
     free(f);
     return 0;
 }
 
-// Heap array of normal numbers; `which` makes arrays of a test differ.
+// Exactly `bytes` on the host, so that sanitizers see what is read beyond; not set to anything.
+static inline void *test_memory(size_t bytes)
+{
+    if (test_memory_device) {
+        void *shared[1];
+        assert_int_equal(ptb_device_alloc_host(test_memory_device, bytes + !bytes, shared), PTB_OK);
+        return *shared;
+    }
+    void *memory = malloc(bytes + !bytes);
+    assert_non_null(memory);
+    return memory;
+}
+
+// After stream_sync, and before the test ends.
+static inline void test_memory_free(void *memory)
+{
+    if (test_memory_device)
+        ptb_device_free_host(test_memory_device, memory);
+    else
+        free(memory);
+}
+
+// Bytes in test_memory with the contents of `from`.
+static inline void *test_memory_of(const void *from, size_t bytes)
+{
+    return memcpy(test_memory(bytes), from, bytes);
+}
+
+// Array of normal numbers in test_memory; `which` makes arrays of a test differ.
 static inline float *numbers(size_t count, uint64_t which)
 {
-    float *a = malloc((count + 1) * sizeof *a);
+    float *a = test_memory((count + 1) * sizeof *a);
     for (size_t i = 0; i < count; i++)
         a[i] = (float)ptb_random_normal(7, which, i);
     return a;
@@ -51,9 +99,7 @@ static inline float *numbers(size_t count, uint64_t which)
 
 static inline float *copy_of(const float *a, size_t count)
 {
-    float *b = malloc(count * sizeof *b);
-    memcpy(b, a, count * sizeof *b);
-    return b;
+    return test_memory_of(a, count * sizeof *a);
 }
 
 static inline void finish(fixture *f, ptb_status enqueued)

@@ -21,8 +21,7 @@ typedef struct {
 static inline void *bag_bytes(bag *b, size_t bytes)
 {
     assert_true(b->count < LENGTH(b->blocks));
-    char *block = malloc(bytes + GUARD);
-    assert_non_null(block);
+    char *block = test_memory(bytes + GUARD);
     memset(block, 0xee, bytes + GUARD); // NaN in every type: what is not written shows
     return b->blocks[b->count++] = block;
 }
@@ -30,7 +29,7 @@ static inline void *bag_bytes(bag *b, size_t bytes)
 static inline void bag_release(bag *b)
 {
     while (b->count)
-        free(b->blocks[--b->count]);
+        test_memory_free(b->blocks[--b->count]);
 }
 
 // count elements of a type, in bytes [count * size].

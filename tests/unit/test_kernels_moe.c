@@ -2,6 +2,8 @@
 // finite differences of those loops.
 #include "tests/unit/kernels_fixture.h"
 
+#include "strategies/transformer/kernels_host.h"
+
 typedef struct {
     size_t rows, experts, top_k, capacity;
     bool normalise;
