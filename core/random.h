@@ -5,7 +5,14 @@
 
 #include <stdint.h>
 
-static inline uint64_t ptb_random_mix(uint64_t x)
+// Functions that kernels of a GPU call too.
+#ifdef __CUDACC__
+#define PTB_HOST_DEVICE __host__ __device__
+#else
+#define PTB_HOST_DEVICE
+#endif
+
+PTB_HOST_DEVICE static inline uint64_t ptb_random_mix(uint64_t x)
 {
     x ^= x >> 30;
     x *= 0xbf58476d1ce4e5b9u;
@@ -15,14 +22,14 @@ static inline uint64_t ptb_random_mix(uint64_t x)
 }
 
 // 64 uniform bits for the triple.
-static inline uint64_t ptb_random_u64(uint64_t seed, uint64_t stream, uint64_t index)
+PTB_HOST_DEVICE static inline uint64_t ptb_random_u64(uint64_t seed, uint64_t stream, uint64_t index)
 {
     uint64_t key = ptb_random_mix(seed + 0x9e3779b97f4a7c15u * (stream + 1));
     return ptb_random_mix(key + 0x9e3779b97f4a7c15u * (index + 1));
 }
 
 // Uniform in [0, 1), 53 bits.
-static inline double ptb_random_uniform(uint64_t seed, uint64_t stream, uint64_t index)
+PTB_HOST_DEVICE static inline double ptb_random_uniform(uint64_t seed, uint64_t stream, uint64_t index)
 {
     return (double)(ptb_random_u64(seed, stream, index) >> 11) * 0x1p-53;
 }

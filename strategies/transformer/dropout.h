@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 // Key of a row: `row` is its number in the global batch, (sequence * length of a sequence + position).
-static inline uint64_t ptb_dropout_key(uint64_t seed, uint64_t row)
+PTB_HOST_DEVICE static inline uint64_t ptb_dropout_key(uint64_t seed, uint64_t row)
 {
     return ptb_random_u64(seed, 0x64726f70, row); // "drop": a stream of its own
 }
@@ -30,20 +30,20 @@ static inline uint64_t ptb_dropout_key(uint64_t seed, uint64_t row)
     } while (0)
 
 // 32 uniform bits for a column of the row with this key.
-static inline uint32_t ptb_dropout_draw(uint64_t key, uint32_t column)
+PTB_HOST_DEVICE static inline uint32_t ptb_dropout_draw(uint64_t key, uint32_t column)
 {
     PTB_DROPOUT_MIX(column, key);
     return column;
 }
 
 // An element is kept when its draw is at least this; rate in [0, 1).
-static inline uint32_t ptb_dropout_threshold(float rate)
+PTB_HOST_DEVICE static inline uint32_t ptb_dropout_threshold(float rate)
 {
     return (uint32_t)((double)rate * 0x1p32);
 }
 
 // What kept elements are multiplied by.
-static inline float ptb_dropout_scale(float rate)
+PTB_HOST_DEVICE static inline float ptb_dropout_scale(float rate)
 {
     return 1 / (1 - rate);
 }

@@ -28,6 +28,44 @@ PTB_KERNEL_LIST(X)
         return PTB_OK;                                                                                       \
     }
 
+// What the kernels of this back-end keep with a stream; freed with it (kernels_cuda_stream.c).
+typedef struct {
+    void *scratch; // see ptb_cuda_scratch
+    size_t scratch_bytes;
+    void *outgrown[32]; // earlier, smaller scratch: graphs that were captured with it may still use it
+    size_t outgrown_count;
+    void *linear; // of kernels_cuda_matmul.c, and what frees it (the stream has finished by then)
+    void (*linear_free)(ptb_stream *stream, void *linear);
+} ptb_cuda_kept;
+ptb_status ptb_cuda_keep(ptb_stream *stream, ptb_cuda_kept **kept);
+
+// Device memory for the launches of one call: those of the stream's next call may overwrite it, since kernels
+// of a stream follow one another. At least PTB_CUDA_SCRATCH_BYTES are allocated at first, category workspace.
+// While a graph is captured nothing can be allocated: run what is captured once before.
+enum { PTB_CUDA_SCRATCH_BYTES = 32 << 20 };
+ptb_status ptb_cuda_scratch(ptb_stream *stream, size_t bytes, void **memory);
+
+// The launcher of a kernel that needs scratch, and the bytes of it that a call needs: a constant of the
+// shape.
+#define PTB_CUDA_SCRATCH_LIST(X)                                                                             \
+    X(norm_gradient, ptb_norm_gradient)                                                                      \
+    X(embedding_gradient, ptb_embedding_gradient)                                                            \
+    X(route, ptb_route)                                                                                      \
+    X(sum_squares, ptb_sum_squares)
+#define X(method, arguments)                                                                                 \
+    size_t ptb_cuda_##method##_scratch(const arguments *args);                                               \
+    int ptb_cuda_enqueue_##method(struct CUstream_st *stream, const arguments *args, void *scratch);
+PTB_CUDA_SCRATCH_LIST(X)
+#undef X
+#define PTB_CUDA_SCRATCH_KERNEL(method, arguments)                                                           \
+    ptb_status ptb_cuda_##method(ptb_stream *stream, const arguments *args)                                  \
+    {                                                                                                        \
+        void *scratch;                                                                                       \
+        PTB_TRY(ptb_cuda_scratch(stream, ptb_cuda_##method##_scratch(args), &scratch));                      \
+        PTB_CUDA(ptb_cuda_enqueue_##method(ptb_cuda_stream(stream), args, scratch));                         \
+        return PTB_OK;                                                                                       \
+    }
+
 // What linear layers keep with a stream (kernels.h: reserve, stream_workspace), and the members of the table
 // that are no kernels of a step.
 ptb_status ptb_cuda_reserve(ptb_stream *stream);
