@@ -3,6 +3,7 @@
 #ifndef PTB_CORE_RANDOM_H
 #define PTB_CORE_RANDOM_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 // Functions that kernels of a GPU call too.
@@ -36,5 +37,7 @@ PTB_HOST_DEVICE static inline double ptb_random_uniform(uint64_t seed, uint64_t 
 
 // Standard normal (Box-Muller on two uniforms of the counter 2*index, 2*index+1).
 double ptb_random_normal(uint64_t seed, uint64_t stream, uint64_t index);
+// out[i] = (float)ptb_random_normal(seed, stream, first + i), to the bit, at some nanoseconds a number.
+void ptb_random_normals(uint64_t seed, uint64_t stream, uint64_t first, size_t count, float *out);
 
 #endif

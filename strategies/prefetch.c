@@ -111,15 +111,14 @@ ptb_status ptb_prefetch_start(const ptb_prefetch_config *config, ptb_prefetch **
         return PTB_USAGE;
     }
     size_t bytes = ptb_prefetch_bytes(config);
+    void *memory; // zeroed: the pages are there before the first step
+    PTB_TRY(ptb_device_alloc_host(config->device, bytes ? bytes : 1, &memory));
     ptb_prefetch *p = calloc(1, sizeof *p);
-    int32_t *memory = malloc(bytes ? bytes : 1);
-    if (!p || !memory) {
-        ptb_error("no memory for %zu batches of input: %zu bytes", config->depth, bytes);
-        free(memory);
-        free(p);
+    if (!p) {
+        ptb_error("no memory for the state of the input");
+        ptb_device_free_host(config->device, memory);
         return PTB_NO_MEMORY;
     }
-    memset(memory, 0, bytes); // the pages are there before the first step
     p->config = *config;
     p->memory = memory;
     pthread_mutex_init(&p->mutex, NULL);
@@ -127,7 +126,7 @@ ptb_status ptb_prefetch_start(const ptb_prefetch_config *config, ptb_prefetch **
     pthread_cond_init(&p->is_released, NULL);
     ptb_status status = start_thread(p);
     if (status != PTB_OK) {
-        free(memory);
+        ptb_device_free_host(config->device, memory);
         free(p);
         return status;
     }
@@ -167,6 +166,6 @@ void ptb_prefetch_stop(ptb_prefetch *p)
     pthread_cond_destroy(&p->is_released);
     pthread_cond_destroy(&p->is_filled);
     pthread_mutex_destroy(&p->mutex);
-    free(p->memory);
+    ptb_device_free_host(p->config.device, p->memory);
     free(p);
 }

@@ -26,6 +26,7 @@ typedef struct {
     ptb_update *update;    // device memory, as ptb_optimizer_start says
     double *sum_squares;   // device memory: of the reduced gradient of all parameters, after optimize
     uint64_t seed;         // of the initial weights
+    int threads;           // processor threads that may make them
     uint64_t bucket_bytes; // gradients reduced in one call, at most
     bool overlap;          // reduce while backward still computes
 } ptb_data_env;
@@ -53,7 +54,7 @@ typedef struct {
     ptb_status (*optimize)(ptb_data *data);
     // Hash of the parameters that this rank holds whole; equal on all ranks when the strategy works. Streams
     // idle.
-    uint64_t (*hash)(ptb_data *data);
+    ptb_status (*hash)(ptb_data *data, uint64_t *hash);
     // What really ran.
     void (*describe)(ptb_data *data, ptb_params *facts);
 } ptb_data_parallel;
@@ -70,7 +71,11 @@ struct ptb_data {
 // Counts memory that came from the communicator in the device's ledger; a negative number of bytes takes it
 // out.
 void ptb_data_account(ptb_device *device, ptb_memory category, int64_t bytes);
-// Hash of count floats, by their bits; the order matters.
-uint64_t ptb_data_hash(const float *values, size_t count);
+// Device memory gets the initial values of the index space, made on the host in pieces that are copied while
+// the next is made. Complete on return.
+ptb_status ptb_data_fill(const ptb_data_env *env, float *parameters /* [layout.count], device */);
+// Hash of device memory, by the bits of each float and its place, copied to the host in pieces. Streams idle.
+ptb_status ptb_data_hash(const ptb_data_env *env, const float *values /* [count], device */, size_t count,
+                         uint64_t *hash);
 
 #endif

@@ -14,7 +14,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct {
     size_t first, count; // of the index space
@@ -139,24 +138,10 @@ static ptb_status allocate_parameters(ddp *d)
 static ptb_status fill_parameters(ddp *d)
 {
     const ptb_data_env *e = &d->base.env;
-    const ptb_layout *layout = e->layout;
-    for (size_t u = 0; u < layout->units; u++) {
-        size_t bytes = layout->unit[u].count * sizeof(float);
-        float *host = malloc(bytes);
-        if (!host) {
-            ptb_error("no memory for the initial weights of unit %zu (%zu bytes)", u, bytes);
-            return PTB_NO_MEMORY;
-        }
-        ptb_layout_fill(layout, e->seed, u, host);
-        ptb_status status = ptb_stream_copy(e->compute, d->master + layout->unit[u].first, host, bytes);
-        if (status == PTB_OK)
-            status = ptb_stream_sync(e->compute);
-        free(host);
-        PTB_TRY(status);
-    }
+    PTB_TRY(ptb_data_fill(e, d->master));
     ptb_convert copy = {.out = d->parameters,
                         .in = d->master,
-                        .count = layout->count,
+                        .count = e->layout->count,
                         .out_type = e->type,
                         .in_type = PTB_F32};
     return is_mixed(e) ? e->kernels->convert(e->compute, &copy) : PTB_OK;
@@ -176,8 +161,7 @@ static ptb_status allocate_moments(ddp *d)
     return PTB_OK;
 }
 
-// What needs no other rank. Parameters are filled before anything else is there, so that the copy of a unit
-// that this takes on the host does not add to the peak.
+// What needs no other rank.
 static ptb_status allocate(ddp *d)
 {
     PTB_TRY(allocate_parameters(d));
@@ -433,9 +417,9 @@ static ptb_status ddp_optimize(ptb_data *data)
     return PTB_OK;
 }
 
-static uint64_t ddp_hash(ptb_data *data)
+static ptb_status ddp_hash(ptb_data *data, uint64_t *hash)
 {
-    return ptb_data_hash(((ddp *)data)->master, data->env.layout->count);
+    return ptb_data_hash(&data->env, ((ddp *)data)->master, data->env.layout->count, hash);
 }
 
 static void ddp_describe(ptb_data *data, ptb_params *facts)

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 32 }; // elements
+enum { ALIGN = 32, FILL_PIECE = 16384 }; // elements
 
 static size_t rounded_up(size_t count)
 {
@@ -296,19 +296,71 @@ void ptb_layout_release(ptb_layout *layout)
     *layout = (ptb_layout){0};
 }
 
+// Values [first, first + count) of a tensor.
+static void fill_tensor(const ptb_tensor *tensor, uint64_t seed, uint64_t stream, size_t first, size_t count,
+                        float *values)
+{
+    float mean = tensor->mean, deviation = tensor->deviation;
+    if (deviation == 0) {
+        for (size_t i = 0; i < count; i++)
+            values[i] = mean;
+        return;
+    }
+    ptb_random_normals(seed, stream, first, count, values);
+    for (size_t i = 0; i < count; i++)
+        values[i] = mean + deviation * values[i];
+}
+
+// The part of [first, end) of the index space that lies in the unit; values are those from `first` on.
+static void fill_unit(const ptb_layout *layout, uint64_t seed, size_t unit, size_t first, size_t end,
+                      float *values)
+{
+    const ptb_unit *u = &layout->unit[unit];
+    for (size_t t = 0; t < u->tensors; t++) {
+        const ptb_tensor *tensor = &u->tensor[t];
+        size_t begins = u->first + tensor->first, ends = begins + ptb_tensor_count(tensor);
+        size_t from = begins > first ? begins : first, to = ends < end ? ends : end;
+        if (from < to)
+            fill_tensor(tensor, seed, (uint64_t)unit << 8 | t, from - begins, to - from,
+                        values + (from - first));
+    }
+}
+
+static size_t unit_at(const ptb_layout *layout, size_t element)
+{
+    size_t low = 0, high = layout->units - 1;
+    while (low < high) {
+        size_t middle = low + (high - low + 1) / 2;
+        if (layout->unit[middle].first <= element)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+static void fill_piece(const ptb_layout *layout, uint64_t seed, size_t first, size_t count, float *values)
+{
+    memset(values, 0, count * sizeof *values); // padding
+    for (size_t u = unit_at(layout, first); u < layout->units && layout->unit[u].first < first + count; u++)
+        fill_unit(layout, seed, u, first, first + count, values);
+}
+
+void ptb_layout_fill_range(const ptb_layout *layout, uint64_t seed, size_t first, size_t count, int threads,
+                           float *values)
+{
+    size_t pieces = (count + FILL_PIECE - 1) / FILL_PIECE;
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (pieces > 1 && threads > 1)
+    for (size_t i = 0; i < pieces; i++) {
+        size_t at = i * FILL_PIECE, n = count - at < FILL_PIECE ? count - at : FILL_PIECE;
+        fill_piece(layout, seed, first + at, n, values + at);
+    }
+}
+
 void ptb_layout_fill(const ptb_layout *layout, uint64_t seed, size_t unit, float *parameters)
 {
     const ptb_unit *u = &layout->unit[unit];
-    memset(parameters, 0, u->count * sizeof *parameters);
-    for (size_t t = 0; t < u->tensors; t++) {
-        const ptb_tensor *tensor = &u->tensor[t];
-        float *values = parameters + tensor->first;
-        uint64_t stream = (uint64_t)unit << 8 | t;
-        for (size_t i = 0; i < ptb_tensor_count(tensor); i++)
-            values[i] = tensor->deviation == 0
-                            ? tensor->mean
-                            : tensor->mean + tensor->deviation * (float)ptb_random_normal(seed, stream, i);
-    }
+    ptb_layout_fill_range(layout, seed, u->first, u->count, 1, parameters);
 }
 
 static double flops_attention(const ptb_layout *layout, double factor)

@@ -134,6 +134,9 @@ static inline const ptb_tensor *ptb_unit_tensor(const ptb_unit *unit, ptb_tensor
 // tensor in the unit, element of the tensor) alone: ptb_random_normal(seed, unit << 8 | tensor, element).
 // Normal 0.02, the projections into the residual stream 0.02 / sqrt(2 L) (Radford et al. 2019).
 void ptb_layout_fill(const ptb_layout *layout, uint64_t seed, size_t unit, float *parameters);
+// The same of elements [first, first + count) of the index space, by `threads` threads; padding is zero.
+void ptb_layout_fill_range(const ptb_layout *layout, uint64_t seed, size_t first, size_t count, int threads,
+                           float *values /* [count] */);
 
 // FLOPs of a training step per token (forward 1/3, backward 2/3) by the conventions in use. N, the parameters
 // that a token goes through (top_k routed experts and the shared ones), is without embeddings; a tied head's

@@ -136,8 +136,8 @@ static void test_fill(void **state)
         double sum = 0, squares = 0;
         for (size_t i = 0; i < count; i++) {
             double x = (double)values[tensor->first + i];
-            double wanted = (double)(float)ptb_random_normal(9, 2 << 8 | t, i) * (double)tensor->deviation;
-            assert_true(fabs(x - (double)tensor->mean - wanted) < 1e-8);
+            float wanted = tensor->mean + tensor->deviation * (float)ptb_random_normal(9, 2 << 8 | t, i);
+            assert_true(values[tensor->first + i] == wanted);
             sum += x;
             squares += (x - (double)tensor->mean) * (x - (double)tensor->mean);
         }
@@ -150,6 +150,38 @@ static void test_fill(void **state)
     for (size_t i = ptb_tensor_count(&unit->tensor[0]); i < unit->tensor[1].first; i++)
         assert_true(values[i] == 0);
     free(values);
+    ptb_layout_release(&l);
+}
+
+// Any range of the index space by any number of threads: the units' values, with zeros between tensors.
+static void test_fill_range(void **state)
+{
+    (void)state;
+    ptb_layout l;
+    ptb_model_shape shape = {.layers = 3, .hidden = 50, .heads = 2, .sequence = 7, .vocabulary = 801};
+    assert_int_equal(ptb_layout_init(&l, &shape), PTB_OK);
+    float *whole = malloc(l.count * sizeof *whole), *part = malloc((l.count + 1) * sizeof *part);
+    for (size_t u = 0; u < l.units; u++)
+        ptb_layout_fill(&l, 4, u, whole + l.unit[u].first);
+    const struct {
+        size_t first, count;
+        int threads;
+    } ranges[] = {{0, l.count, 1},
+                  {0, l.count, 3},
+                  {1, l.count - 1, 2},
+                  {l.unit[1].first - 5, 10, 1},
+                  {l.unit[2].first + 3, 40000, 2},
+                  {l.count - 1, 1, 1},
+                  {17, 0, 1}};
+    assert_true(l.count > 100000); // several pieces, and more than one unit in the longer ranges
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        memset(part, 0xff, (l.count + 1) * sizeof *part);
+        ptb_layout_fill_range(&l, 4, ranges[i].first, ranges[i].count, ranges[i].threads, part);
+        assert_memory_equal(part, whole + ranges[i].first, ranges[i].count * sizeof *part);
+        assert_true(isnan(part[ranges[i].count]));
+    }
+    free(whole);
+    free(part);
     ptb_layout_release(&l);
 }
 
@@ -229,8 +261,8 @@ static void test_bad_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_presets), cmocka_unit_test(test_units),      cmocka_unit_test(test_fill),
-        cmocka_unit_test(test_flops),   cmocka_unit_test(test_bad_shapes),
+        cmocka_unit_test(test_presets),    cmocka_unit_test(test_units), cmocka_unit_test(test_fill),
+        cmocka_unit_test(test_fill_range), cmocka_unit_test(test_flops), cmocka_unit_test(test_bad_shapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
