@@ -39,6 +39,11 @@ void ptb_device_free(ptb_device *device, void *memory)
         device->ops->free(device, memory);
 }
 
+uint64_t ptb_device_available(ptb_device *device, int ranks)
+{
+    return device->ops->available ? device->ops->available(device, ranks) : UINT64_MAX;
+}
+
 ptb_status ptb_device_alloc_host(ptb_device *device, size_t bytes, void **memory)
 {
     return device->ops->alloc_host(device, bytes, memory);

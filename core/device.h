@@ -57,6 +57,9 @@ typedef struct {
     // needed.
     ptb_status (*alloc)(ptb_device *device, ptb_memory category, size_t bytes, void **memory);
     void (*free)(ptb_device *device, void *memory);
+    // Bytes that this device could still give to each of the `ranks` ranks of this host when all ask;
+    // UINT64_MAX when unknown. NULL: never known.
+    uint64_t (*available)(ptb_device *device, int ranks);
     // Host memory, zeroed, 64-byte aligned, that copies pass without staging and that kernels of the device
     // may read and write too (pinned; plain memory on the host). In no category of the ledger.
     ptb_status (*alloc_host)(ptb_device *device, size_t bytes, void **memory);
@@ -123,6 +126,7 @@ ptb_status ptb_device_open(const char *name, int index,
 void ptb_device_close(ptb_device *device);       // NULL is allowed, as in all frees below
 ptb_status ptb_device_alloc(ptb_device *device, ptb_memory category, size_t bytes, void **memory);
 void ptb_device_free(ptb_device *device, void *memory);
+uint64_t ptb_device_available(ptb_device *device, int ranks);
 ptb_status ptb_device_alloc_host(ptb_device *device, size_t bytes, void **memory);
 void ptb_device_free_host(ptb_device *device, void *memory);
 void ptb_device_reset_peak(ptb_device *device); // while no other thread allocates

@@ -479,6 +479,13 @@ static ptb_status host_alloc(ptb_device *device, ptb_memory category, size_t byt
     return PTB_OK;
 }
 
+static uint64_t host_available(ptb_device *device, int ranks)
+{
+    (void)device;
+    uint64_t available = ptb_memory_available();
+    return available == UINT64_MAX ? available : available / (uint64_t)ranks;
+}
+
 static ptb_status host_alloc_host(ptb_device *device, size_t bytes, void **memory)
 {
     (void)device;
@@ -563,6 +570,7 @@ static const ptb_device_ops host_ops = {
     .close = host_close,
     .alloc = host_alloc,
     .free = host_free,
+    .available = host_available,
     .alloc_host = host_alloc_host,
     .free_host = host_free_host,
     .stream_new = host_stream_new,

@@ -36,8 +36,8 @@ typedef struct {
 ptb_status ptb_prefetch_start(const ptb_prefetch_config *config, ptb_prefetch **prefetch);
 // The batch of the next step; waits until it is there. USAGE, logged, where none of its targets counts. Its
 // memory is valid until the next take, which hands it to the thread to be filled again: what reads it, copies
-// under way included, must be done by then. The status of a fill that failed (logged where it did) is returned by the take that wanted
-// its batch and by every later one. One thread at a time may take.
+// under way included, must be done by then. The status of a fill that failed (logged where it did) is
+// returned by the take that wanted its batch and by every later one. One thread at a time may take.
 ptb_status ptb_prefetch_take(ptb_prefetch *prefetch, ptb_prefetch_batch *batch);
 // Ends the thread, after the batch it is filling, and frees; the device is still open and no copy under way.
 // NULL is allowed.

@@ -2,6 +2,7 @@
 #include "strategies/trainer.h"
 
 #include "core/log.h"
+#include "core/topology.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,6 +23,13 @@ static ptb_model_config model_config(const ptb_trainer_config *c)
                               .seed = c->seed};
 }
 
+// This rank's share of the processors, or what its kernels have if that is more.
+static int host_threads(const ptb_trainer_config *c)
+{
+    int share = ptb_topology_allowed_cpus() / c->world->local_size;
+    return share > c->threads ? share : c->threads;
+}
+
 static ptb_data_env data_env(const ptb_trainer_config *c)
 {
     return (ptb_data_env){.kernels = c->kernels,
@@ -31,6 +39,7 @@ static ptb_data_env data_env(const ptb_trainer_config *c)
                           .type = c->type,
                           .reduce_type = c->reduce_type,
                           .seed = c->seed,
+                          .threads = host_threads(c),
                           .bucket_bytes = c->bucket_bytes,
                           .overlap = c->overlap};
 }
@@ -46,33 +55,35 @@ void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_C
     bytes[PTB_MEMORY_WORKSPACE] += c->kernels->stream_workspace(c->threads);
 }
 
-static void explain_memory(const ptb_trainer_config *c, char *reason)
+static void explain_memory(const ptb_trainer *t, char *reason)
 {
-    uint64_t bytes[PTB_MEMORY_COUNT], sum = 0, available = ptb_memory_available();
+    const ptb_trainer_config *c = &t->config;
+    uint64_t bytes[PTB_MEMORY_COUNT], sum = 0,
+                                      available = ptb_device_available(t->device, c->world->local_size);
     ptb_trainer_memory(c, bytes);
-    char has[64] = "";
+    char has[96] = "";
     for (int i = 0; i < PTB_MEMORY_COUNT; i++)
         sum += bytes[i];
     if (available != UINT64_MAX)
-        snprintf(has, sizeof has, ", which has %.3g GB available", (double)available * 1e-9);
+        snprintf(has, sizeof has, "; %.3g GB are available to each of the %d ranks of this host",
+                 (double)available * 1e-9, c->world->local_size);
     snprintf(reason, PTB_REASON_BYTES,
              "needs %.3g GB a rank (parameters %.3g, gradients %.3g, optimizer %.3g, activations %.3g, "
-             "communication %.3g, workspace %.3g), %.3g GB for the %d ranks of this host%s",
+             "communication %.3g, workspace %.3g) on device %s%s",
              (double)sum * 1e-9, (double)bytes[PTB_MEMORY_PARAMETERS] * 1e-9,
              (double)bytes[PTB_MEMORY_GRADIENTS] * 1e-9, (double)bytes[PTB_MEMORY_OPTIMIZER] * 1e-9,
              (double)bytes[PTB_MEMORY_ACTIVATIONS] * 1e-9, (double)bytes[PTB_MEMORY_COMMUNICATION] * 1e-9,
-             (double)bytes[PTB_MEMORY_WORKSPACE] * 1e-9, (double)sum * c->world->local_size * 1e-9,
-             c->world->local_size, has);
+             (double)bytes[PTB_MEMORY_WORKSPACE] * 1e-9, c->device, has);
 }
 
 // Linux hands out more memory than there is and kills later; so ask before.
-static ptb_status check_memory(const ptb_trainer_config *c)
+static ptb_status check_memory(const ptb_trainer *t)
 {
-    uint64_t bytes[PTB_MEMORY_COUNT], sum = 0, available = ptb_memory_available();
-    ptb_trainer_memory(c, bytes);
+    uint64_t bytes[PTB_MEMORY_COUNT], sum = 0;
+    ptb_trainer_memory(&t->config, bytes);
     for (int i = 0; i < PTB_MEMORY_COUNT; i++)
         sum += bytes[i];
-    return sum > available / (uint64_t)c->world->local_size ? PTB_NO_MEMORY : PTB_OK;
+    return sum > ptb_device_available(t->device, t->config.world->local_size) ? PTB_NO_MEMORY : PTB_OK;
 }
 
 static ptb_status make_records(ptb_trainer *t)
@@ -94,6 +105,7 @@ static ptb_status start_prefetch(ptb_trainer *t)
     const ptb_trainer_config *c = &t->config;
     uint64_t mine = (uint64_t)(c->batch / c->world->size);
     ptb_prefetch_config config = {.tokens = c->tokens,
+                                  .device = t->device,
                                   .length = (size_t)c->layout->shape.sequence,
                                   .pack = c->packed,
                                   .batch = (uint64_t)c->batch,
@@ -106,17 +118,17 @@ static ptb_status start_prefetch(ptb_trainer *t)
 static ptb_status make_update(ptb_trainer *t)
 {
     ptb_device *device = t->device;
-    t->seen.update = ptb_optimizer_start(&t->config.optimizer);
+    PTB_TRY(ptb_device_alloc_host(device, sizeof *t->seen, (void **)&t->seen));
+    t->seen->update = ptb_optimizer_start(&t->config.optimizer);
     PTB_TRY(ptb_device_alloc(device, PTB_MEMORY_OPTIMIZER, sizeof *t->update, (void **)&t->update));
     PTB_TRY(ptb_device_alloc(device, PTB_MEMORY_OPTIMIZER, sizeof *t->sum_squares, (void **)&t->sum_squares));
-    return ptb_stream_copy(t->compute, t->update, &t->seen.update, sizeof *t->update);
+    return ptb_stream_copy(t->compute, t->update, &t->seen->update, sizeof *t->update);
 }
 
 // What needs no other rank.
 static ptb_status make_local(ptb_trainer *t)
 {
     const ptb_trainer_config *c = &t->config;
-    PTB_TRY(ptb_device_open(c->device, c->world->local_rank, &t->device));
     PTB_TRY(ptb_stream_new(t->device, PTB_STREAM_WORKER, PTB_LANE_COMPUTE, &t->compute));
     PTB_TRY(ptb_stream_new(t->device, PTB_STREAM_URGENT, PTB_LANE_COMMUNICATION, &t->communication));
     PTB_TRY(ptb_event_new(t->device, &t->loss_ready));
@@ -173,17 +185,23 @@ static ptb_status make_shared(ptb_trainer *t, char *reason)
 ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_trainer **trainer)
 {
     ptb_trainer *t = calloc(1, sizeof *t);
-    ptb_status status = t ? check_memory(config) : PTB_NO_MEMORY;
-    // Before any rank allocates: what one has taken is not available to the others.
-    status = ptb_world_agree(config->world, status);
-    if (status == PTB_OK) {
+    ptb_status status = t ? PTB_OK : PTB_SYSTEM;
+    if (t) {
         t->config = *config;
-        status = ptb_world_agree(config->world, make_local(t));
+        status = ptb_device_open(config->device, config->world->local_rank, &t->device);
+    } else {
+        ptb_error("no memory for the state of a training run");
     }
+    status = ptb_world_agree(config->world, status);
+    // Before any rank allocates: what one has taken is not available to the others.
+    if (status == PTB_OK)
+        status = ptb_world_agree(config->world, check_memory(t));
+    if (status == PTB_OK)
+        status = ptb_world_agree(config->world, make_local(t));
     if (status == PTB_OK)
         status = make_shared(t, reason);
-    if (status == PTB_NO_MEMORY) {
-        explain_memory(config, reason);
+    if (status == PTB_NO_MEMORY && t && t->device) {
+        explain_memory(t, reason);
         status = PTB_SKIPPED;
     }
     if (status != PTB_OK) {
@@ -211,6 +229,7 @@ void ptb_trainer_free(ptb_trainer *t)
     ptb_model_free(t->model);
     ptb_device_free(t->device, t->sum_squares);
     ptb_device_free(t->device, t->update);
+    ptb_device_free_host(t->device, t->seen);
     ptb_event_free(t->loss_ready);
     ptb_stream_free(t->communication);
     ptb_stream_free(t->compute);

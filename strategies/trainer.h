@@ -37,7 +37,7 @@ typedef struct {
 // What the device decided in a step, as the host sees it after the step.
 typedef struct {
     ptb_update update;
-    double sum_squares;
+    double sum_squares, loss;
 } ptb_trainer_seen;
 
 typedef struct {
@@ -48,10 +48,10 @@ typedef struct {
     ptb_model *model;
     ptb_data *data;
     ptb_event *loss_ready;
-    double *loss;        // device memory, from the communicator
-    ptb_update *update;  // device memory
-    double *sum_squares; // device memory: of the gradient
-    ptb_trainer_seen seen;
+    double *loss;           // device memory, from the communicator
+    ptb_update *update;     // device memory
+    double *sum_squares;    // device memory: of the gradient
+    ptb_trainer_seen *seen; // host memory that the device copies to
     ptb_prefetch *prefetch;
     ptb_prefetch_batch batch; // of the step that runs
     size_t rows;              // tokens of a microbatch

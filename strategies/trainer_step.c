@@ -109,7 +109,7 @@ static ptb_status reduce_loss(ptb_trainer *t)
         PTB_TRY(ptb_comm_collective(t->comm, &call, t->communication));
         PTB_TRY(ptb_mark_close(mark, t->config.trace, t->communication));
     }
-    return ptb_stream_copy(t->communication, &t->losses[t->steps], t->loss, sizeof *t->loss);
+    return ptb_stream_copy(t->communication, &t->seen->loss, t->loss, sizeof *t->loss);
 }
 
 static ptb_status tell_ready(void *context, size_t unit, size_t first)
@@ -141,8 +141,8 @@ static ptb_status backward(ptb_trainer *t)
 static ptb_status optimize(ptb_trainer *t)
 {
     PTB_TRY(t->data->ops->optimize(t->data));
-    PTB_TRY(ptb_stream_copy(t->compute, &t->seen.update, t->update, sizeof t->seen.update));
-    return ptb_stream_copy(t->compute, &t->seen.sum_squares, t->sum_squares, sizeof t->seen.sum_squares);
+    PTB_TRY(ptb_stream_copy(t->compute, &t->seen->update, t->update, sizeof t->seen->update));
+    return ptb_stream_copy(t->compute, &t->seen->sum_squares, t->sum_squares, sizeof t->seen->sum_squares);
 }
 
 static ptb_status take_batch(ptb_trainer *t)
@@ -178,8 +178,9 @@ static ptb_status enqueue(ptb_trainer *t)
 static void record_step(ptb_trainer *t)
 {
     const ptb_optimizer *optimizer = &t->config.optimizer;
+    t->losses[t->steps] = t->seen->loss;
     t->norms[t->steps] =
-        ptb_optimizer_needs_norm(optimizer) ? t->seen.update.norm : sqrt(t->seen.sum_squares);
+        ptb_optimizer_needs_norm(optimizer) ? t->seen->update.norm : sqrt(t->seen->sum_squares);
     t->rates[t->steps] = ptb_optimizer_rate(optimizer, t->steps);
     t->steps++;
 }
@@ -193,7 +194,7 @@ ptb_status ptb_trainer_step(ptb_trainer *t)
     ptb_span frame = span(t, PTB_SPAN_STEP, PTB_PHASE_NONE, PTB_LANE_MAIN, -1, "step");
     frame.microbatch = -1;
     frame.begin_ns = ptb_clock_ns();
-    t->scales[t->steps] = (double)t->seen.update.loss_scale;
+    t->scales[t->steps] = (double)t->seen->update.loss_scale;
     PTB_TRY(take_batch(t));
     PTB_TRY(enqueue(t));
     ptb_status computed = ptb_stream_sync(t->compute), communicated = ptb_stream_sync(t->communication);

@@ -350,7 +350,7 @@ void ptb_layout_fill_range(const ptb_layout *layout, uint64_t seed, size_t first
                            float *values)
 {
     size_t pieces = (count + FILL_PIECE - 1) / FILL_PIECE;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (pieces > 1 && threads > 1)
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (pieces > 4)
     for (size_t i = 0; i < pieces; i++) {
         size_t at = i * FILL_PIECE, n = count - at < FILL_PIECE ? count - at : FILL_PIECE;
         fill_piece(layout, seed, first + at, n, values + at);

@@ -15,6 +15,21 @@
 
 enum { LENGTH = 16, BATCH = 8 };
 
+static ptb_device *device;
+
+static int open_device(void **state)
+{
+    (void)state;
+    return ptb_device_open("host", 0, &device) != PTB_OK;
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    ptb_device_close(device);
+    return 0;
+}
+
 static ptb_tokens *open_generator(bool pack)
 {
     ptb_tokens *tokens;
@@ -26,6 +41,7 @@ static ptb_tokens *open_generator(bool pack)
 static ptb_prefetch_config config_of(const ptb_tokens *tokens, bool pack, int rank, int ranks, size_t depth)
 {
     return (ptb_prefetch_config){.tokens = tokens,
+                                 .device = device,
                                  .length = LENGTH,
                                  .pack = pack,
                                  .batch = BATCH,
@@ -229,5 +245,5 @@ int main(void)
                                        cmocka_unit_test(it_stops_at_any_time),
                                        cmocka_unit_test(a_failed_fill_is_reported),
                                        cmocka_unit_test(a_batch_without_targets_is_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_device, close_device);
 }

@@ -69,7 +69,7 @@ static ptb_status train(ptb_world *world, training *run, ptb_trainer *t)
     if (!ledger_holds(t)) // nothing was allocated since
         return PTB_WRONG;
     memcpy(run->losses[rank], t->losses, sizeof run->losses[rank]);
-    run->hash[rank] = t->data->ops->hash(t->data);
+    PTB_TRY(t->data->ops->hash(t->data, &run->hash[rank]));
     size_t count;
     const ptb_span *spans = ptb_trace_spans(t->config.trace, &count, NULL);
     PTB_TRY(ptb_overlap_measure(spans, count, NULL, &run->overlapped[rank]));
@@ -78,7 +78,7 @@ static ptb_status train(ptb_world *world, training *run, ptb_trainer *t)
         memcpy(run->scales, t->scales, sizeof run->scales);
         memcpy(run->rates, t->rates, sizeof run->rates);
         ptb_trainer_memory(&t->config, run->bytes);
-        run->update = t->seen.update;
+        run->update = t->seen->update;
         run->collective_bytes = t->data->collective_bytes;
         run->wire_bytes = t->data->wire_bytes;
         run->elements = t->config.layout->count;
