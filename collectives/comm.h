@@ -67,6 +67,9 @@ typedef struct {
     const size_t *send_counts, *send_first, *recv_counts, *recv_first;
 } ptb_coll;
 
+// GPUDirect RDMA: network cards that read and write GPU memory themselves.
+typedef enum { PTB_GPU_DIRECT_DEFAULT, PTB_GPU_DIRECT_OFF, PTB_GPU_DIRECT_ON } ptb_gpu_direct;
+
 typedef struct {
     const char *algorithm; // NULL or "auto" / "default": the back-end chooses
     const char
@@ -76,13 +79,18 @@ typedef struct {
     bool measure;     // where the back-end is to choose the algorithm, it may take some seconds, once on a
                       // machine, to measure which is the fastest
     double timeout_s; // a peer that does not answer for so long is lost; 0: never
+    int channels;     // of nccl (thread blocks a call); 0: its own choice
+    ptb_gpu_direct gpu_direct; // of nccl
 } ptb_comm_config;
 
 typedef struct ptb_comm ptb_comm;
 
 typedef struct {
     ptb_plugin plugin;
-    // Collective over the world, which must outlive the communicator.
+    // The device whose memory it moves; NULL: host.
+    const char *device;
+    // Collective over the world, which must outlive the communicator. A communicator of GPU memory takes the
+    // device that the calling thread has opened last (CUDA's current device).
     ptb_status (*open)(ptb_world *world, const ptb_comm_config *config, ptb_comm **comm);
     void (*close)(ptb_comm *comm);
     // NULL-terminated names selectable as config.algorithm for this kind, without "auto"/"default".

@@ -68,13 +68,48 @@ ptb_status ptb_stream_new(ptb_device *device, ptb_stream_kind kind, int lane, pt
 
 void ptb_stream_free(ptb_stream *stream)
 {
-    if (stream)
-        stream->ops->stream_free(stream);
+    if (!stream)
+        return;
+    while (stream->watches)
+        ptb_stream_watch_unlink(stream->watches);
+    stream->ops->stream_free(stream);
+}
+
+void ptb_stream_watch_link(ptb_stream *stream, ptb_stream_watch *watch)
+{
+    watch->stream = stream;
+    watch->next = stream->watches;
+    stream->watches = watch;
+}
+
+void ptb_stream_watch_unlink(ptb_stream_watch *watch)
+{
+    if (!watch->stream)
+        return;
+    ptb_stream_watch **at = &watch->stream->watches;
+    while (*at && *at != watch)
+        at = &(*at)->next;
+    if (*at)
+        *at = watch->next;
+    watch->stream = NULL;
+    watch->next = NULL;
+}
+
+ptb_status ptb_stream_look(ptb_stream *stream, int64_t waited_ns)
+{
+    ptb_status worst = PTB_OK;
+    for (ptb_stream_watch *watch = stream->watches; watch; watch = watch->next) {
+        ptb_status status = watch->look(watch, waited_ns);
+        if (worst == PTB_OK)
+            worst = status;
+    }
+    return worst;
 }
 
 ptb_status ptb_stream_sync(ptb_stream *stream)
 {
-    return stream->ops->stream_sync(stream);
+    ptb_status status = stream->ops->stream_sync(stream);
+    return status == PTB_OK && stream->watches ? ptb_stream_look(stream, 0) : status;
 }
 
 ptb_status ptb_stream_call(ptb_stream *stream, ptb_call_fn *fn, const void *arg, size_t bytes)

@@ -41,6 +41,16 @@ typedef enum { PTB_STREAM_WORKER, PTB_STREAM_CALLER, PTB_STREAM_URGENT } ptb_str
 typedef struct ptb_device ptb_device;
 typedef struct ptb_stream ptb_stream;
 typedef struct ptb_event ptb_event;
+// Asked while the host waits for a stream and once after: whoever enqueues work that can fail or hang without
+// the device knowing of it (a communicator of GPUs) links one to the stream.
+typedef struct ptb_stream_watch ptb_stream_watch;
+struct ptb_stream_watch {
+    // waited_ns: since the wait began. Not OK: the work has failed or was ended by this call; the wait ends
+    // with that status when the stream is idle.
+    ptb_status (*look)(ptb_stream_watch *watch, int64_t waited_ns);
+    ptb_stream *stream; // NULL: not linked, or the stream is gone
+    ptb_stream_watch *next;
+};
 typedef struct ptb_graph ptb_graph; // work of a stream, recorded to be enqueued again as one
 
 enum { PTB_CALL_BYTES = 256 }; // most argument bytes of one enqueued call
@@ -113,6 +123,7 @@ struct ptb_stream {
     // attached_free is called when the stream has finished and is freed. NULL: nothing.
     void *attached;
     void (*attached_free)(ptb_stream *stream);
+    ptb_stream_watch *watches; // only the thread that enqueues changes them
 };
 struct ptb_event {
     const ptb_device_ops *ops;
@@ -133,6 +144,11 @@ void ptb_device_reset_peak(ptb_device *device); // while no other thread allocat
 ptb_status ptb_stream_new(ptb_device *device, ptb_stream_kind kind, int lane, ptb_stream **stream);
 void ptb_stream_free(ptb_stream *stream);
 ptb_status ptb_stream_sync(ptb_stream *stream);
+// Links a watch whose stream is NULL; unlinking is allowed when it is not linked.
+void ptb_stream_watch_link(ptb_stream *stream, ptb_stream_watch *watch);
+void ptb_stream_watch_unlink(ptb_stream_watch *watch);
+// Asks all watches of the stream: the first status that is not OK.
+ptb_status ptb_stream_look(ptb_stream *stream, int64_t waited_ns);
 ptb_status ptb_stream_call(ptb_stream *stream, ptb_call_fn *fn, const void *arg, size_t bytes);
 ptb_status ptb_stream_copy(ptb_stream *stream, void *to, const void *from, size_t bytes);
 ptb_status ptb_stream_set(ptb_stream *stream, void *memory, int byte, size_t bytes);

@@ -18,7 +18,7 @@ struct ptb_trace {
 const char *ptb_span_kind_name(ptb_span_kind kind)
 {
     static const char *const names[PTB_SPAN_KIND_COUNT] = {"compute", "communication", "optimizer", "copy",
-                                                           "input",   "sync",          "step"};
+                                                           "input",   "sync",          "step",      "inside"};
     return (unsigned)kind < PTB_SPAN_KIND_COUNT ? names[kind] : "unknown";
 }
 

@@ -13,9 +13,10 @@ typedef enum {
     PTB_SPAN_COMM,
     PTB_SPAN_OPTIMIZER, // compute too, for overlap
     PTB_SPAN_COPY,
-    PTB_SPAN_INPUT, // waiting for data
-    PTB_SPAN_SYNC,  // a host waiting; never counted as compute
-    PTB_SPAN_STEP,  // one whole iteration; the frame, not work
+    PTB_SPAN_INPUT,  // waiting for data
+    PTB_SPAN_SYNC,   // a host waiting; never counted as compute
+    PTB_SPAN_STEP,   // one whole iteration; the frame, not work
+    PTB_SPAN_INSIDE, // what a library did inside of an operation that has its own span; in no sum
     PTB_SPAN_KIND_COUNT
 } ptb_span_kind;
 

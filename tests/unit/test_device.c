@@ -230,6 +230,46 @@ static void enqueue_hold(ptb_stream *stream, atomic_int *released)
     ptb_stream_call(stream, hold, &released, sizeof released);
 }
 
+typedef struct {
+    ptb_stream_watch watch;
+    ptb_status says;
+    int looks;
+} counting_watch;
+
+static ptb_status count_look(ptb_stream_watch *watch, int64_t waited_ns)
+{
+    counting_watch *w = (counting_watch *)watch;
+    assert_true(waited_ns >= 0);
+    w->looks++;
+    return w->says;
+}
+
+// Whoever watches a stream is asked when the host waits for it, and is let go with the stream.
+static void test_watches(void **state)
+{
+    (void)state;
+    ptb_device *device;
+    ptb_stream *stream;
+    assert_int_equal(ptb_device_open("host", 0, &device), PTB_OK);
+    assert_int_equal(ptb_stream_new(device, PTB_STREAM_WORKER, 0, &stream), PTB_OK);
+    counting_watch good = {.watch.look = count_look}, bad = {.watch.look = count_look, .says = PTB_LOST};
+    ptb_stream_watch_unlink(&good.watch); // not linked
+    ptb_stream_watch_link(stream, &good.watch);
+    assert_int_equal(ptb_stream_sync(stream), PTB_OK);
+    assert_true(good.looks > 0);
+    ptb_stream_watch_link(stream, &bad.watch);
+    assert_int_equal(ptb_stream_sync(stream), PTB_LOST);
+    ptb_stream_watch_unlink(&bad.watch);
+    assert_null(bad.watch.stream);
+    int before = bad.looks;
+    assert_int_equal(ptb_stream_sync(stream), PTB_OK);
+    assert_int_equal(bad.looks, before);
+    ptb_stream_free(stream);
+    assert_null(good.watch.stream);
+    ptb_stream_watch_unlink(&good.watch);
+    ptb_device_close(device);
+}
+
 static void test_event_orders_streams(void **state)
 {
     (void)state;
@@ -467,6 +507,7 @@ int main(void)
         cmocka_unit_test(test_free_finishes),
         cmocka_unit_test(test_kinds),
         cmocka_unit_test(test_sticky_status),
+        cmocka_unit_test(test_watches),
         cmocka_unit_test(test_event_orders_streams),
         cmocka_unit_test(test_unrecorded_event),
         cmocka_unit_test(test_event_recorded_again),
