@@ -1,12 +1,14 @@
 // The capture interface: dispatch to the one of a device.
 #include "profiler/capture.h"
 
-ptb_status ptb_capture_open(const char *device, ptb_trace *trace, char *reason, ptb_capture **capture)
+#include "core/log.h"
+
+ptb_status ptb_capture_open(const char *device, ptb_trace *trace, ptb_capture **capture)
 {
     const ptb_capture_ops *ops = (const ptb_capture_ops *)ptb_registry_find(PTB_KIND_CAPTURE, device);
     ptb_capture *opened = NULL;
     if (ops)
-        PTB_TRY(ops->open(trace, reason, &opened));
+        PTB_TRY(ops->open(trace, &opened));
     ptb_trace_set_capture(trace, opened);
     *capture = opened;
     return PTB_OK;
@@ -20,6 +22,10 @@ void ptb_capture_close(ptb_capture *capture)
 
 ptb_status ptb_capture_start(ptb_capture *capture)
 {
+    if (capture->cannot[0]) {
+        ptb_error("the device's work cannot be recorded: %s", capture->cannot);
+        return PTB_UNSUPPORTED;
+    }
     PTB_TRY(capture->ops->start(capture));
     capture->recording = true;
     return PTB_OK;
@@ -33,7 +39,7 @@ ptb_status ptb_capture_stop(ptb_capture *capture)
 
 uint64_t ptb_capture_open_work(ptb_capture *capture, const ptb_span *span)
 {
-    return capture->recording ? capture->ops->open_work(capture, span) : 0;
+    return capture->recording || capture->annotating ? capture->ops->open_work(capture, span) : 0;
 }
 
 void ptb_capture_close_work(ptb_capture *capture, uint64_t work)

@@ -18,40 +18,44 @@
 // Sums since open.
 typedef struct {
     uint64_t kernels, copies, sets, syncs; // records of each kind
+    uint64_t graph_nodes;                  // of the kernels and copies, those that a graph launched
     uint64_t unattributed;                 // kernels and copies that were enqueued outside of any open work
-    uint64_t dropped;                      // records that the profiler could not keep
+    uint64_t dropped;                      // records or works that could not be kept
     uint64_t overhead_ns;                  // that the profiler says it cost
 } ptb_capture_stats;
 
 typedef struct {
     ptb_plugin plugin; // name: of the device
-    // Spans go to `trace`, as rank ptb_trace_rank's. One capture a process is open at a time. UNSUPPORTED,
-    // not logged, with the reason in `reason` (PTB_CAPTURE_REASON bytes), where the profiler cannot be had.
-    ptb_status (*open)(ptb_trace *trace, char *reason, ptb_capture **capture);
+    // One capture a process is open at a time. Where the profiler cannot be had, capture->cannot says why,
+    // and start fails.
+    ptb_status (*open)(ptb_trace *trace, ptb_capture **capture);
     void (*close)(ptb_capture *capture);
-    // Begins and ends recording. Between them the trace must not be cleared. After stop, which the caller
-    // makes when the device has nothing to do, all spans are in the trace.
     ptb_status (*start)(ptb_capture *capture);
     ptb_status (*stop)(ptb_capture *capture);
     uint64_t (*open_work)(ptb_capture *capture, const ptb_span *span);
     void (*close_work)(ptb_capture *capture, uint64_t work);
 } ptb_capture_ops;
 
-enum { PTB_CAPTURE_REASON = 256 };
-
 // First member of each implementation's struct.
 struct ptb_capture {
     const ptb_capture_ops *ops;
     ptb_capture_stats stats;
+    char cannot[256]; // why nothing can be recorded; empty: it can
     bool recording;
+    bool annotating; // another tool that watches this process wants the names of works
 };
 
-// By the device's name. *capture is NULL where the device needs none. Attaches itself to the trace.
-ptb_status ptb_capture_open(const char *device, ptb_trace *trace, char *reason, ptb_capture **capture);
-void ptb_capture_close(ptb_capture *capture); // NULL is allowed
+// The capture of the device of that name, attached to the trace, whose rank the spans get. *capture is NULL
+// where the device needs none.
+ptb_status ptb_capture_open(const char *device, ptb_trace *trace, ptb_capture **capture);
+void ptb_capture_close(ptb_capture *capture); // NULL is allowed; before the trace is freed
+// Begins and ends recording. Between them the trace must not be cleared. stop is called when the device has
+// nothing to do; afterwards all spans are in the trace. UNSUPPORTED, logged, when capture->cannot is not
+// empty.
 ptb_status ptb_capture_start(ptb_capture *capture);
 ptb_status ptb_capture_stop(ptb_capture *capture);
-// A number for close_work; 0 when nothing is recorded. Works of one thread may end in any order.
+// A number for close_work; 0 when nothing is recorded. Works of one thread may end in any order; the last
+// that was opened and is still open gets what is enqueued.
 uint64_t ptb_capture_open_work(ptb_capture *capture, const ptb_span *span);
 void ptb_capture_close_work(ptb_capture *capture, uint64_t work);
 

@@ -1,0 +1,362 @@
+// Capture on NVIDIA GPUs through CUPTI's activity API: kernels, copies, memsets, synchronisation, and what
+// CUPTI says it cost. External correlation carries the open work from the thread that enqueues to each
+// record: CUPTI notes for every API call the number that was pushed last, and each kernel names the call that
+// launched it.
+//
+// CUPTI asks for buffers and hands them back full, on threads of its own. They are kept as they come and read
+// when recording ends; nothing is parsed while steps run. Records of one kind do not come in order, and a
+// kernel's may come before the one that attributes it, so all attributions are read first.
+//
+// Times are ptb_clock_ns: CUPTI takes them from a function of ours and fits the GPU's clock to it.
+#include "profiler/capture.h"
+#include "profiler/cupti_buffers.h"
+#include "profiler/cupti_names.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+
+#include <cupti.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    WORKS = 1 << 15, // that can be opened while recording
+    NESTED = 16,     // that are open at once
+};
+
+// What is recorded. API calls are wanted only for the attributions that come with them.
+static const CUpti_ActivityKind kinds[] = {
+    CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
+    CUPTI_ACTIVITY_KIND_RUNTIME,
+    CUPTI_ACTIVITY_KIND_DRIVER,
+    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+    CUPTI_ACTIVITY_KIND_MEMCPY,
+    CUPTI_ACTIVITY_KIND_MEMCPY2,
+    CUPTI_ACTIVITY_KIND_MEMSET,
+    CUPTI_ACTIVITY_KIND_SYNCHRONIZATION,
+    CUPTI_ACTIVITY_KIND_OVERHEAD,
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+typedef struct {
+    ptb_span span;
+    bool is_counted; // its bytes are on a span already
+    nvtxRangeId_t range;
+} work;
+
+typedef struct {
+    uint32_t correlation;
+    uint32_t work;
+} attribution;
+
+typedef struct {
+    ptb_capture base;
+    ptb_trace *trace;
+    work *works;           // [WORKS]; numbers given out are one more than the place
+    uint64_t count;        // works opened since start
+    uint64_t open[NESTED]; // numbers, as CUPTI's stack of this thread has them
+    int depth;
+    int enabled; // kinds that are switched on
+    attribution *attributions;
+    size_t attribution_count, attribution_room;
+} capture;
+
+static const ptb_capture_ops cupti_capture;
+
+static ptb_status check(CUptiResult result, const char *call)
+{
+    if (result == CUPTI_SUCCESS)
+        return PTB_OK;
+    const char *text = "unknown error";
+    cuptiGetResultString(result, &text);
+    ptb_error("CUPTI: %s: %s (%d)%s", call, text, (int)result,
+              result == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES
+                  ? "; the driver lets only administrators profile: load it with "
+                    "NVreg_RestrictProfilingToAdminUsers=0"
+                  : "");
+    return PTB_SYSTEM;
+}
+#define CUPTI(call) PTB_TRY(check(call, #call))
+
+static uint64_t now_ns(void)
+{
+    return (uint64_t)ptb_clock_ns();
+}
+
+// What keeps CUPTI from being used at all is no error of the run: it goes on without spans of the GPU.
+static bool is_usable(capture *c)
+{
+    CUptiResult result = cuptiActivityRegisterTimestampCallback(now_ns);
+    if (result == CUPTI_SUCCESS)
+        result = cuptiActivityRegisterCallbacks(ptb_cupti_buffer_wanted, ptb_cupti_buffer_full);
+    if (result == CUPTI_SUCCESS)
+        return true;
+    const char *text = "unknown error";
+    cuptiGetResultString(result, &text);
+    snprintf(
+        c->base.cannot, sizeof c->base.cannot,
+        "CUPTI says: %s (%d); another profiler in this process (nsys, ncu, PyTorch) keeps it from being used",
+        text, (int)result);
+    return false;
+}
+
+static void cupti_close(ptb_capture *base)
+{
+    capture *c = (capture *)base;
+    ptb_cupti_buffers_release();
+    free(c->attributions);
+    free(c->works);
+    free(c);
+}
+
+static ptb_status cupti_open(ptb_trace *trace, ptb_capture **out)
+{
+    capture *c = calloc(1, sizeof *c);
+    work *works = calloc(WORKS, sizeof *works);
+    if (!c || !works) {
+        ptb_error("no memory for %d works of a capture (%zu bytes)", WORKS, WORKS * sizeof *works);
+        free(c);
+        free(works);
+        return PTB_NO_MEMORY;
+    }
+    memset(works, 0xff, WORKS * sizeof *works); // pages come now, not inside a step
+    c->base.ops = &cupti_capture;
+    c->base.annotating = getenv("NVTX_INJECTION64_PATH") != NULL;
+    c->trace = trace;
+    c->works = works;
+    ptb_status status = is_usable(c) ? ptb_cupti_buffers_init() : PTB_OK;
+    if (status != PTB_OK) {
+        cupti_close(&c->base);
+        return status;
+    }
+    *out = &c->base;
+    return PTB_OK;
+}
+
+// ---- works
+
+// Numbers are pushed on CUPTI's stack of the calling thread, which ours mirrors.
+static uint64_t cupti_open_work(ptb_capture *base, const ptb_span *span)
+{
+    capture *c = (capture *)base;
+    if (c->count == WORKS && !base->recording)
+        c->count = 0; // only names for another tool: the oldest have ended long since
+    if (c->count == WORKS || c->depth == NESTED) {
+        base->stats.dropped++;
+        return 0;
+    }
+    work *w = &c->works[c->count];
+    *w = (work){.span = *span};
+    if (base->annotating)
+        w->range = nvtxRangeStartA(span->name);
+    uint64_t number = ++c->count;
+    c->open[c->depth++] = number;
+    if (base->recording)
+        cuptiActivityPushExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, number);
+    return number;
+}
+
+static void cupti_close_work(ptb_capture *base, uint64_t number)
+{
+    capture *c = (capture *)base;
+    int place = c->depth - 1;
+    while (place >= 0 && c->open[place] != number)
+        place--;
+    if (place < 0)
+        return;
+    if (base->annotating)
+        nvtxRangeEnd(c->works[number - 1].range);
+    // CUPTI can only pop the last: those above go and come back.
+    for (int i = c->depth; base->recording && i > place; i--)
+        cuptiActivityPopExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, NULL);
+    memmove(&c->open[place], &c->open[place + 1], (size_t)(c->depth - place - 1) * sizeof *c->open);
+    c->depth--;
+    for (int i = place; base->recording && i < c->depth; i++)
+        cuptiActivityPushExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, c->open[i]);
+}
+
+// ---- recording
+
+static ptb_status cupti_start(ptb_capture *base)
+{
+    capture *c = (capture *)base;
+    c->count = 0;
+    c->depth = 0;
+    c->attribution_count = 0;
+    for (c->enabled = 0; c->enabled < KINDS; c->enabled++)
+        CUPTI(cuptiActivityEnable(kinds[c->enabled]));
+    return PTB_OK;
+}
+
+static ptb_status attribute(capture *c, uint32_t correlation, uint64_t number)
+{
+    if (c->attribution_count == c->attribution_room) {
+        size_t room = c->attribution_room ? 2 * c->attribution_room : 1 << 14;
+        attribution *grown = realloc(c->attributions, room * sizeof *grown);
+        if (!grown) {
+            ptb_error("no memory for %zu attributions of kernels (%zu bytes)", room, room * sizeof *grown);
+            return PTB_NO_MEMORY;
+        }
+        c->attributions = grown;
+        c->attribution_room = room;
+    }
+    c->attributions[c->attribution_count++] = (attribution){correlation, (uint32_t)number};
+    return PTB_OK;
+}
+
+static int by_correlation(const void *a, const void *b)
+{
+    const attribution *x = a, *y = b;
+    return (x->correlation > y->correlation) - (x->correlation < y->correlation);
+}
+
+static work *work_of(capture *c, uint32_t correlation)
+{
+    if (!c->attribution_count)
+        return NULL;
+    attribution key = {.correlation = correlation};
+    const attribution *a = bsearch(&key, c->attributions, c->attribution_count, sizeof key, by_correlation);
+    return a && a->work >= 1 && a->work <= c->count ? &c->works[a->work - 1] : NULL;
+}
+
+// A span of device work. Communication keeps the name of its collective, since a kernel of NCCL's serves
+// several; everything else has the kernel's.
+static void add_span(capture *c, uint32_t correlation, uint64_t begin_ns, uint64_t end_ns, ptb_span_kind kind,
+                     const char *name, uint64_t bytes)
+{
+    work *w = work_of(c, correlation);
+    ptb_span span = {.kind = (uint8_t)kind, .unit = -1, .microbatch = -1, .correlation = UINT64_MAX};
+    if (w)
+        span = w->span;
+    else
+        c->base.stats.unattributed++;
+    bool is_communication = w && span.kind == PTB_SPAN_COMM;
+    if (kind == PTB_SPAN_COPY && !is_communication)
+        span.kind = PTB_SPAN_COPY;
+    if (is_communication)
+        span.bytes = w->is_counted ? 0 : span.bytes;
+    else
+        span.bytes = bytes;
+    if (w)
+        w->is_counted = true;
+    if (!is_communication)
+        ptb_cupti_short_name(name, span.name, sizeof span.name);
+    span.rank = ptb_trace_rank(c->trace);
+    span.begin_ns = (int64_t)begin_ns;
+    span.end_ns = (int64_t)end_ns;
+    ptb_trace_record(c->trace, &span);
+}
+
+static void add_sync(capture *c, const CUpti_ActivitySynchronization *r)
+{
+    c->base.stats.syncs++;
+    work *w = work_of(c, r->correlationId);
+    if (r->end <= r->start)
+        return;
+    ptb_span span = {.begin_ns = (int64_t)r->start,
+                     .end_ns = (int64_t)r->end,
+                     .rank = ptb_trace_rank(c->trace),
+                     .kind = PTB_SPAN_SYNC,
+                     .unit = -1,
+                     .microbatch = -1,
+                     .correlation = w ? w->span.correlation : UINT64_MAX,
+                     .name = "synchronise"};
+    ptb_trace_record(c->trace, &span);
+}
+
+static ptb_status read_attribution(void *context, const void *any)
+{
+    const CUpti_Activity *record = any;
+    if (record->kind != CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)
+        return PTB_OK;
+    const CUpti_ActivityExternalCorrelation *r = (const CUpti_ActivityExternalCorrelation *)record;
+    if (r->externalKind != CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0)
+        return PTB_OK;
+    return attribute(context, r->correlationId, r->externalId);
+}
+
+// The fields used here have kept their places from CUDA 12.4 on; later versions of the structs only add to
+// the end.
+static ptb_status read_work(void *context, const void *any)
+{
+    const CUpti_Activity *record = any;
+    capture *c = context;
+    ptb_capture_stats *stats = &c->base.stats;
+    switch (record->kind) {
+    case CUPTI_ACTIVITY_KIND_KERNEL:
+    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
+        const CUpti_ActivityKernel9 *r = (const CUpti_ActivityKernel9 *)record;
+        stats->kernels++;
+        stats->graph_nodes += r->graphNodeId != 0;
+        add_span(c, r->correlationId, r->start, r->end, PTB_SPAN_COMPUTE, r->name, 0);
+        break;
+    }
+    case CUPTI_ACTIVITY_KIND_MEMCPY: {
+        const CUpti_ActivityMemcpy5 *r = (const CUpti_ActivityMemcpy5 *)record;
+        stats->copies++;
+        stats->graph_nodes += r->graphNodeId != 0;
+        add_span(c, r->correlationId, r->start, r->end, PTB_SPAN_COPY, "copy", r->bytes);
+        break;
+    }
+    case CUPTI_ACTIVITY_KIND_MEMCPY2: {
+        const CUpti_ActivityMemcpyPtoP4 *r = (const CUpti_ActivityMemcpyPtoP4 *)record;
+        stats->copies++;
+        stats->graph_nodes += r->graphNodeId != 0;
+        add_span(c, r->correlationId, r->start, r->end, PTB_SPAN_COPY, "copy between devices", r->bytes);
+        break;
+    }
+    case CUPTI_ACTIVITY_KIND_MEMSET: {
+        const CUpti_ActivityMemset4 *r = (const CUpti_ActivityMemset4 *)record;
+        stats->sets++;
+        add_span(c, r->correlationId, r->start, r->end, PTB_SPAN_COMPUTE, "memset", r->bytes);
+        break;
+    }
+    case CUPTI_ACTIVITY_KIND_SYNCHRONIZATION:
+        add_sync(c, (const CUpti_ActivitySynchronization *)record);
+        break;
+    case CUPTI_ACTIVITY_KIND_OVERHEAD: {
+        const CUpti_ActivityOverhead2 *r = (const CUpti_ActivityOverhead2 *)record;
+        stats->overhead_ns += r->end > r->start ? r->end - r->start : 0;
+        break;
+    }
+    default:
+        break; // API calls: only their attributions matter
+    }
+    return PTB_OK;
+}
+
+static ptb_status read_records(capture *c)
+{
+    PTB_TRY(ptb_cupti_buffers_read(read_attribution, c));
+    if (c->attribution_count)
+        qsort(c->attributions, c->attribution_count, sizeof *c->attributions, by_correlation);
+    return ptb_cupti_buffers_read(read_work, c);
+}
+
+static ptb_status cupti_stop(ptb_capture *base)
+{
+    capture *c = (capture *)base;
+    ptb_status status = check(cuptiActivityFlushAll(0), "cuptiActivityFlushAll");
+    while (c->enabled > 0) {
+        ptb_status off = check(cuptiActivityDisable(kinds[--c->enabled]), "cuptiActivityDisable");
+        status = status == PTB_OK ? off : status;
+    }
+    if (status == PTB_OK)
+        status = read_records(c);
+    base->stats.dropped += ptb_cupti_buffers_recycle();
+    return status;
+}
+
+static const ptb_capture_ops cupti_capture = {
+    .plugin = {"cuda", "CUPTI's activity records: kernels, copies, memsets, synchronisation"},
+    .open = cupti_open,
+    .close = cupti_close,
+    .start = cupti_start,
+    .stop = cupti_stop,
+    .open_work = cupti_open_work,
+    .close_work = cupti_close_work,
+};
+PTB_REGISTER(PTB_KIND_CAPTURE, cupti_capture);
