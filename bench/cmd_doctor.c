@@ -94,12 +94,10 @@ static int run_program(char *const *arguments, char *last, size_t size)
 static verdict check_launch(doctor *d)
 {
     char program[PATH_MAX], last[512] = "";
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (!*d->mpirun || length <= 0) {
+    if (!*d->mpirun || ptb_launch_program(program, sizeof program) != PTB_OK) {
         SAY(d, "not tried: there is no mpirun");
         return BROKEN;
     }
-    program[length] = '\0';
     char *const arguments[] = {program, "run", "barrier", "--np", "2", "--dry-run", NULL};
     int code = run_program(arguments, last, sizeof last);
     if (code == 0) {

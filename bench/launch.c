@@ -345,16 +345,27 @@ int ptb_launch_cores(void)
     return cpus > 0 ? cpus : 1;
 }
 
-static ptb_status append_program(launch *l)
+ptb_status ptb_launch_program(char *out, size_t out_size)
 {
-    char program[PATH_MAX];
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    size_t count = 0, own = (size_t)(l->origin->argc - l->origin->first);
+    const char *given = getenv("PTBENCH_PROGRAM");
+    if (given && *given) {
+        snprintf(out, out_size, "%s", given);
+        return PTB_OK;
+    }
+    ssize_t length = readlink("/proc/self/exe", out, out_size - 1);
     if (length <= 0) {
         ptb_error("/proc/self/exe cannot be read: %s", strerror(errno));
         return PTB_SYSTEM;
     }
-    program[length] = '\0';
+    out[length] = '\0';
+    return PTB_OK;
+}
+
+static ptb_status append_program(launch *l)
+{
+    char program[PATH_MAX];
+    size_t count = 0, own = (size_t)(l->origin->argc - l->origin->first);
+    PTB_TRY(ptb_launch_program(program, sizeof program));
     while (l->arguments[count])
         count++;
     char **larger = realloc(l->arguments, (count + own + 3) * sizeof *larger);

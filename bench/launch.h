@@ -24,4 +24,8 @@ ptb_status ptb_launch_arguments(const ptb_run_options *run, const char *mpirun, 
                                 char ***out, char *how, size_t how_size);
 void ptb_launch_free_arguments(char **arguments);
 
+// The path by which this program can be started again: what a launcher of a bundle says in PTBENCH_PROGRAM
+// (the program itself was then started by the bundle's own loader), else the file that runs. SYSTEM, logged.
+ptb_status ptb_launch_program(char *out, size_t out_size);
+
 #endif

@@ -1,0 +1,50 @@
+# The bundle in a root folder that holds nothing but it and a static shell: it runs there, alone and with two ranks, from
+# its own loader and libraries, and says what it lacks.
+[ "$(id -u)" = 0 ] || { echo "skipped: a root folder of its own needs root"; exit 77; }
+command -v busybox >/dev/null && ! ldd "$(command -v busybox)" >/dev/null 2>&1 || {
+    echo "skipped: there is no static busybox (package busybox-static)"
+    exit 77
+}
+unshare -m true 2>/dev/null || { echo "skipped: no mount namespaces here"; exit 77; }
+. "$PTB_SOURCE/tests/mpi/run_common.sh"
+trap 'rm -rf "$folder"' EXIT
+root=$folder/root
+mkdir -p "$root"/bin "$root"/tmp "$root"/proc "$root"/dev "$root"/sys
+cp "$(command -v busybox)" "$root/bin/busybox"
+for command in sh readlink dirname basename cat tr printf; do ln -s busybox "$root/bin/$command"; done
+sh "$PTB_SOURCE/bench/bundle/make.sh" "$PTBENCH" "$PTB_SOURCE" "$folder/ptb.tar.gz" >made 2>&1 || { fail "no bundle:"; cat made; finish; }
+tar -C "$root" -xzf ptb.tar.gz
+
+# inside COMMAND...: in that root.
+cat >inside <<'END'
+#!/bin/bash
+root=$1
+shift
+mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" && mount --rbind /sys "$root/sys" || exit 99
+cd "$root/tmp" && exec chroot "$root" /bin/busybox env -i PATH=/bin HOME=/ TERM=dumb sh -c 'cd /tmp && exec "$@"' sh "$@"
+END
+chmod +x inside
+inside=(unshare -m --propagation private "$folder/inside" "$root")
+
+# What the machine's own C library would give away: there is none.
+[ ! -e "$root/lib64" ] && [ ! -e "$root/usr" ] || fail "the root is not empty"
+try 0 "${inside[@]}" /ptb/bin/ptbench version
+has out "ptbench 0."
+try 0 "${inside[@]}" /ptb/bin/ptbench list
+has out "quick"
+try 0 "${inside[@]}" /ptb/bin/ptbench run kernels --kernel norm --np 1 --max-time 50ms --db one.db
+has err "1 case measured (0 wrong)"
+has_not err "couldn't open"
+try 0 "${inside[@]}" /ptb/bin/ptbench run all_reduce --np 2 --comm mpi,host --algo default --bytes 64 --place out --max-time 50ms \
+    --db two.db
+has err "(0 wrong)"
+has_not err "couldn't open"
+try 0 "${inside[@]}" /ptb/bin/ptbench runs --db two.db
+has out "complete"
+
+# A library of NVIDIA's that the program needs and nobody has.
+echo libcudart.so.99 >>"$root/ptb/lib/nvidia.needed"
+try 3 "${inside[@]}" /ptb/bin/ptbench version
+has err "libcudart.so.99"
+has err "LD_LIBRARY_PATH"
+finish
