@@ -13,10 +13,10 @@ typedef struct {
     int64_t repeat;
     char *hosts, *hostfile, *mpirun_args, *bind;
     char *db, *label, *revision, *resume, *json;
-    bool dry_run, quiet, renew_auto;
+    bool share_gpu, dry_run, quiet, renew_auto;
 } ptb_run_options;
 
-enum { PTB_RUN_OPT_COUNT = 14 };
+enum { PTB_RUN_OPT_COUNT = 15 };
 extern const ptb_opt ptb_run_opts[PTB_RUN_OPT_COUNT];
 
 typedef struct {

@@ -36,6 +36,13 @@ const ptb_opt ptb_run_opts[PTB_RUN_OPT_COUNT] = {
      FIELD(mpirun_args),
      .metavar = "\"...\"",
      .help = "Further arguments of mpirun, split at blanks, such as \"-x MALLOC_MMAP_MAX_=0\""},
+    {.name = "share-gpu",
+     .type = PTB_OPT_BOOL,
+     FIELD(share_gpu),
+     .def = "no",
+     .help =
+         "Let ranks have the same GPU, which is refused otherwise because each then gets a part of it (never "
+         "run on real hardware)"},
     {.name = "repeat",
      .type = PTB_OPT_INT,
      FIELD(repeat),

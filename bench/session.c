@@ -234,8 +234,11 @@ static ptb_status run_active(session *s, const ptb_part *part, ptb_world *active
         env.tick = ptb_progress_tick;
         env.tick_arg = &s->progress;
     }
-    const ptb_bench_env bench_env = {
-        .world = active, .trace = trace, .seed = (uint64_t)part->measure.seed, .dry_run = s->counting};
+    const ptb_bench_env bench_env = {.world = active,
+                                     .trace = trace,
+                                     .seed = (uint64_t)part->measure.seed,
+                                     .share_gpu = s->plan->run.share_gpu,
+                                     .dry_run = s->counting};
     if (status == PTB_OK && !s->counting)
         status = ptb_runner_new(&env, &part->measure, part->bench, &runner);
     if (status == PTB_OK)

@@ -143,7 +143,7 @@ static uint64_t total_need(const ptb_bench_run *run, const ptb_coll_point *point
 static ptb_status find_budget(ptb_bench_run *run)
 {
     ptb_world *world = run->env->world;
-    double spare = (double)ptb_memory_available() * 0.9 / (world->local_size > 0 ? world->local_size : 1);
+    double spare = (double)ptb_device_available(run->device) * 0.9;
     double most = -spare; // the maximum of negatives is the smallest
     PTB_TRY(ptb_world_reduce_max(world, &most, 1));
     run->budget_bytes = -most < 0x1p63 ? (uint64_t)-most : UINT64_MAX / 2;
@@ -164,7 +164,7 @@ static ptb_status set_up(ptb_bench_run *run)
     if (run->ready)
         return PTB_OK;
     if (!run->device)
-        PTB_TRY(ptb_device_open(run->plan.device, 0, &run->device));
+        PTB_TRY(ptb_device_open_local(run->plan.device, world, run->env->share_gpu, &run->device));
     if (!run->stream)
         PTB_TRY(ptb_stream_new(run->device, PTB_STREAM_CALLER, 0, &run->stream));
     if (!run->group && run->plan.groups > 1)
@@ -247,11 +247,12 @@ static ptb_status check_memory(const ptb_bench_run *run, const ptb_coll_point *p
     uint64_t need = total_need(run, point);
     if (need <= run->budget_bytes)
         return PTB_OK;
-    int local = run->env->world->local_size;
+    int local = run->device->sharers;
     snprintf(reason, PTB_REASON_BYTES,
-             "not enough memory: %d ranks on this host need about %.2f GB (%.2f GB each for buffers and the "
+             "not enough memory: %d ranks on this %s need about %.2f GB (%.2f GB each for buffers and the "
              "library's copies), and %.2f GB can be used",
-             local, (double)need * local / 1e9, (double)need / 1e9, (double)run->budget_bytes * local / 1e9);
+             local, run->device->identity[0] ? "GPU" : "host", (double)need * local / 1e9, (double)need / 1e9,
+             (double)run->budget_bytes * local / 1e9);
     return PTB_SKIPPED;
 }
 

@@ -91,7 +91,8 @@ typedef struct {
     ptb_world *world; // the ranks that take part
     ptb_trace *trace; // spans; NULL when tracing is off
     uint64_t seed;
-    bool dry_run; // only next() will be called: open must allocate nothing large and start no threads
+    bool share_gpu; // ranks may have the same GPU
+    bool dry_run;   // only next() will be called: open must allocate nothing large and start no threads
 } ptb_bench_env;
 
 typedef struct {

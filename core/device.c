@@ -28,6 +28,12 @@ void ptb_device_close(ptb_device *device)
         device->ops->close(device);
 }
 
+uint64_t ptb_device_available(ptb_device *device)
+{
+    uint64_t all = device->ops->available(device);
+    return all == UINT64_MAX ? all : all / (uint64_t)device->sharers;
+}
+
 ptb_status ptb_device_alloc(ptb_device *device, ptb_memory category, size_t bytes, void **memory)
 {
     return device->ops->alloc(device, category, bytes, memory);
@@ -37,11 +43,6 @@ void ptb_device_free(ptb_device *device, void *memory)
 {
     if (memory)
         device->ops->free(device, memory);
-}
-
-uint64_t ptb_device_available(ptb_device *device, int ranks)
-{
-    return device->ops->available ? device->ops->available(device, ranks) : UINT64_MAX;
 }
 
 ptb_status ptb_device_alloc_host(ptb_device *device, size_t bytes, void **memory)

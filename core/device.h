@@ -6,7 +6,8 @@
 // stream is a queue with a worker thread, so that a program has the same races and deadlocks as on CUDA. The
 // one exception is PTB_STREAM_CALLER: there the calling thread itself is the stream and work is done before
 // enqueue returns. It exists for micro-benchmarks of operations that are shorter than a hand-over between
-// threads (blocking MPI calls are of this kind).
+// threads (blocking MPI calls are of this kind). On CUDA, where enqueuing is all that the caller ever does,
+// it is a stream as any other.
 #ifndef PTB_CORE_DEVICE_H
 #define PTB_CORE_DEVICE_H
 
@@ -14,6 +15,7 @@
 #include "core/pattern.h"
 #include "core/registry.h"
 #include "core/status.h"
+#include "core/world.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -61,15 +63,17 @@ typedef ptb_status ptb_call_fn(void *arg);
 
 typedef struct {
     ptb_plugin plugin;
+    // index: which of this host's devices, normally the local rank. Where a launcher shows each process only
+    // its own, the index is taken modulo their number.
     ptb_status (*open)(int index, ptb_device **device);
     void (*close)(ptb_device *device);
-    // Huge-page advised and touched before return (host); 64-byte aligned at least. NO_MEMORY logs the figure
-    // needed.
+    // Host: huge-page advised, touched before return and zeroed; elsewhere of undefined contents. 64-byte
+    // aligned at least. NO_MEMORY logs the figure needed.
     ptb_status (*alloc)(ptb_device *device, ptb_memory category, size_t bytes, void **memory);
-    void (*free)(ptb_device *device, void *memory);
-    // Bytes that this device could still give to each of the `ranks` ranks of this host when all ask;
-    // UINT64_MAX when unknown. NULL: never known.
-    uint64_t (*available)(ptb_device *device, int ranks);
+    void (*free)(ptb_device *device, void *memory); // no work that touches it may be in flight
+    // Bytes that could still be allocated by all who share the device's memory, together; UINT64_MAX when
+    // unknown.
+    uint64_t (*available)(ptb_device *device);
     // Host memory, zeroed, 64-byte aligned, that copies pass without staging and that kernels of the device
     // may read and write too (pinned; plain memory on the host). In no category of the ledger.
     ptb_status (*alloc_host)(ptb_device *device, size_t bytes, void **memory);
@@ -99,7 +103,9 @@ typedef struct {
     ptb_status (*reduce)(ptb_stream *stream, ptb_dtype type, ptb_redop op, void *out, const void *a,
                          const void *b, size_t count);
     // Between begin and end the stream's work, and that of streams that wait for its events, is recorded and
-    // not run. NULL: the device has no graphs.
+    // not run; nothing is allocated or synchronised meanwhile. Each launch waits for the latest record of an
+    // event that was recorded outside, and records those that were recorded inside anew. A check cannot be
+    // recorded. NULL: the device has no graphs.
     ptb_status (*graph_begin)(ptb_stream *stream);
     ptb_status (*graph_end)(ptb_stream *stream, ptb_graph **graph);
     ptb_status (*graph_launch)(ptb_graph *graph, ptb_stream *stream);
@@ -110,7 +116,9 @@ typedef struct {
 struct ptb_device {
     const ptb_device_ops *ops;
     char description[128]; // "AMD EPYC, 1 core"; a simulated device says so here
+    char identity[64];     // what two ranks must not share unless told so: the UUID of a GPU; "" for the host
     bool simulated;
+    int sharers; // ranks that draw from its memory (ptb_device_open_local), 1 at least
     uint64_t used_bytes[PTB_MEMORY_COUNT]; // now
     uint64_t peak_bytes[PTB_MEMORY_COUNT]; // since open or ptb_device_reset_peak
 };
@@ -135,9 +143,15 @@ struct ptb_graph {
 ptb_status ptb_device_open(const char *name, int index,
                            ptb_device **device); // by registered name; logs what is wrong
 void ptb_device_close(ptb_device *device);       // NULL is allowed, as in all frees below
+// Collective over the world: opens the device of this rank, by its local rank, and sees to it that no two
+// ranks have the same GPU, which rank 0 refuses by name (UNSUPPORTED) unless `share` allows it. All ranks
+// return the same status. core/device_local.c.
+ptb_status ptb_device_open_local(const char *name, ptb_world *world, bool share, ptb_device **device);
+// Bytes that each of the ranks that share the device can count on when all take as much; UINT64_MAX when
+// unknown.
+uint64_t ptb_device_available(ptb_device *device);
 ptb_status ptb_device_alloc(ptb_device *device, ptb_memory category, size_t bytes, void **memory);
 void ptb_device_free(ptb_device *device, void *memory);
-uint64_t ptb_device_available(ptb_device *device, int ranks);
 ptb_status ptb_device_alloc_host(ptb_device *device, size_t bytes, void **memory);
 void ptb_device_free_host(ptb_device *device, void *memory);
 void ptb_device_reset_peak(ptb_device *device); // while no other thread allocates

@@ -4,6 +4,7 @@
 // disturb a wait that was enqueued before, and an event on a caller stream is always reached.
 #include "core/device.h"
 
+#include "core/ledger.h"
 #include "core/log.h"
 #include "core/pause.h"
 #include "core/topology.h"
@@ -110,17 +111,9 @@ typedef struct {
 } host_event;
 
 typedef struct {
-    void *memory;
-    size_t bytes;
-    ptb_memory category;
-} allocation;
-
-typedef struct {
     ptb_device base;
-    int spin;             // 0 where there is no second processor to wait for
-    pthread_mutex_t lock; // of the ledger: the list and the base's byte counts
-    allocation *list;
-    size_t count, capacity;
+    int spin; // 0 where there is no second processor to wait for
+    ptb_ledger ledger;
 } host_device;
 
 static ptb_status stream_status(host_stream *s)
@@ -442,48 +435,18 @@ static ptb_status host_reduce(ptb_stream *stream, ptb_dtype type, ptb_redop op, 
     return host_stream_call(stream, call_reduce, &arg, sizeof arg);
 }
 
-// Room for one more line in the ledger; called with the lock held.
-static bool ledger_reserve(host_device *d)
-{
-    if (d->count < d->capacity)
-        return true;
-    size_t capacity = d->capacity ? 2 * d->capacity : 64;
-    allocation *list = realloc(d->list, capacity * sizeof *list);
-    if (!list)
-        return false;
-    d->list = list;
-    d->capacity = capacity;
-    return true;
-}
-
 static ptb_status host_alloc(ptb_device *device, ptb_memory category, size_t bytes, void **memory)
 {
     host_device *d = (host_device *)device;
     void *mapped;
     PTB_TRY(ptb_memory_map(bytes, &mapped));
-    pthread_mutex_lock(&d->lock);
-    bool has_room = ledger_reserve(d);
-    if (has_room) {
-        d->list[d->count++] = (allocation){mapped, bytes, category};
-        device->used_bytes[category] += bytes;
-        if (device->used_bytes[category] > device->peak_bytes[category])
-            device->peak_bytes[category] = device->used_bytes[category];
-    }
-    pthread_mutex_unlock(&d->lock);
-    if (!has_room) {
-        ptb_error("no memory for the list of allocations");
+    ptb_status status = ptb_ledger_add(&d->ledger, &(ptb_allocation){mapped, bytes, category});
+    if (status != PTB_OK) {
         ptb_memory_unmap(mapped, bytes);
-        return PTB_NO_MEMORY;
+        return status;
     }
     *memory = mapped;
     return PTB_OK;
-}
-
-static uint64_t host_available(ptb_device *device, int ranks)
-{
-    (void)device;
-    uint64_t available = ptb_memory_available();
-    return available == UINT64_MAX ? available : available / (uint64_t)ranks;
 }
 
 static ptb_status host_alloc_host(ptb_device *device, size_t bytes, void **memory)
@@ -508,33 +471,24 @@ static void host_free_host(ptb_device *device, void *memory)
 
 static void host_free(ptb_device *device, void *memory)
 {
-    host_device *d = (host_device *)device;
-    allocation found = {NULL, 0, PTB_MEMORY_COUNT};
-    pthread_mutex_lock(&d->lock);
-    for (size_t i = d->count; i-- > 0;) // latest first: most are freed in reverse order
-        if (d->list[i].memory == memory) {
-            found = d->list[i];
-            d->list[i] = d->list[--d->count];
-            device->used_bytes[found.category] -= found.bytes;
-            break;
-        }
-    pthread_mutex_unlock(&d->lock);
-    if (!found.memory) {
-        fprintf(stderr, "ptbench: %p was not allocated on this device\n", memory);
-        abort();
-    }
+    ptb_allocation found = ptb_ledger_take(&((host_device *)device)->ledger, memory);
     ptb_memory_unmap(found.memory, found.bytes);
+}
+
+static uint64_t host_available(ptb_device *device)
+{
+    (void)device;
+    return ptb_memory_available();
 }
 
 static void host_close(ptb_device *device)
 {
     host_device *d = (host_device *)device;
-    if (d->count)
-        ptb_debug("%zu allocations were left when the host device was closed", d->count);
-    for (size_t i = 0; i < d->count; i++)
-        ptb_memory_unmap(d->list[i].memory, d->list[i].bytes);
-    pthread_mutex_destroy(&d->lock);
-    free(d->list);
+    if (d->ledger.count)
+        ptb_debug("%zu allocations were left when the host device was closed", d->ledger.count);
+    for (size_t i = 0; i < d->ledger.count; i++)
+        ptb_memory_unmap(d->ledger.list[i].memory, d->ledger.list[i].bytes);
+    ptb_ledger_release(&d->ledger);
     free(d);
 }
 
@@ -559,7 +513,8 @@ static ptb_status host_open(int index, ptb_device **device)
     d->spin = cpus > 1 ? SPIN : 0;
     snprintf(d->base.description, sizeof d->base.description, "%s, %d core%s", model, cpus,
              cpus == 1 ? "" : "s");
-    pthread_mutex_init(&d->lock, NULL);
+    d->base.sharers = 1;
+    ptb_ledger_init(&d->ledger, &d->base);
     *device = &d->base;
     return PTB_OK;
 }

@@ -1,10 +1,10 @@
 // The verification pattern (core/pattern.h). Elements are made in blocks, in two steps that the compiler
 // vectorises: 32-bit integers from a 32-bit hash of the index, then the element type. Checking makes the
 // block that is wanted, compares it as bytes, and looks at single elements only where that fails. To add a
-// type: a row in `types` and a case in `convert`.
+// type: a row in `types`, a case in `convert` and one in core/device_cuda_pattern.cu.
 #include "core/pattern.h"
 
-#include "core/random.h"
+#include "core/pattern_element.h"
 
 #include <string.h>
 
@@ -12,10 +12,6 @@ enum {
     BLOCK = 1024,        // elements made at a time; all buffers of a block stay in the L1 and L2 caches
     EXACT_MAX = 1 << 20, // no need for larger sums, whatever the type
     CENTRE_MAX = 32,     // of the sum cycle; its values are below 64
-    LOW = 1,             // the cycle of min and max
-    HIGH = 100,
-    BETWEEN = 2,
-    BETWEEN_MASK = 63,
 };
 
 static const struct {
@@ -71,8 +67,8 @@ static void init_product(ptb_pattern *p)
 
 static void init_extremes(ptb_pattern *p)
 {
-    p->low = LOW;
-    p->high = p->ranks > 1 ? HIGH : LOW;
+    p->low = PTB_PATTERN_LOW;
+    p->high = p->ranks > 1 ? PTB_PATTERN_HIGH : PTB_PATTERN_LOW;
     p->active = p->ranks;
     p->reduced = p->op == PTB_MIN ? p->low : p->high;
 }
@@ -88,117 +84,95 @@ void ptb_pattern_init(ptb_pattern *pattern, uint64_t seed, ptb_dtype dtype, ptb_
         init_sum(pattern);
 }
 
-// 32-bit finaliser of low bias (Chris Wellons, "Prospecting for Hash Functions", 2018: lowbias32).
-static inline uint32_t mix32(uint32_t x)
-{
-    x ^= x >> 16;
-    x *= 0x7feb352du;
-    x ^= x >> 15;
-    x *= 0x846ca68bu;
-    return x ^ x >> 16;
-}
-
 enum { STREAM_MOVED = 1, STREAM_REDUCED = 2 };
 
-// The hash of element `index` is mix32(low half of index ^ key); the key covers the rest.
-static uint32_t key_of(const ptb_pattern *p, uint64_t stream, uint64_t index)
+static ptb_recipe recipe_moved(const ptb_pattern *p, int rank)
 {
-    return (uint32_t)ptb_random_u64(p->seed, stream, index >> 32);
-}
-
-static bool flips_sign(const ptb_pattern *p)
-{
-    return types[p->dtype].is_signed && p->op != PTB_PROD;
-}
-
-// values[i] = +1 or -1, by the top bit of the hash.
-static inline int32_t sign_of(uint32_t hash, uint32_t sign_bit)
-{
-    return 1 - (int32_t)((hash & sign_bit) >> 30);
-}
-
-// Position of `rank` in the cycle of an element: rotated by the low 16 bits of its hash.
-static inline uint32_t position_of(uint32_t hash, uint32_t rank, uint32_t ranks)
-{
-    uint32_t j = rank + ((hash & 0xffff) * ranks >> 16);
-    return j >= ranks ? j - ranks : j;
-}
-
-static void make_moved(const ptb_pattern *p, int rank, uint64_t index, int32_t *restrict out, size_t count)
-{
-    const uint32_t key = key_of(p, STREAM_MOVED, index), first = (uint32_t)index;
     const int shift = types[p->dtype].moved_shift;
-    // An odd multiple of the rank, added to the bits that are kept: different for different ranks.
-    const uint32_t offset = ((uint32_t)rank * 0x9e3779b1u) << shift;
-    if (types[p->dtype].is_signed)
-        for (size_t i = 0; i < count; i++)
-            out[i] = (int32_t)(mix32((first + (uint32_t)i) ^ key) + offset) >> shift;
-    else
-        for (size_t i = 0; i < count; i++)
-            out[i] = (int32_t)((mix32((first + (uint32_t)i) ^ key) + offset) >> shift);
+    return (ptb_recipe){.kind = PTB_RECIPE_MOVED,
+                        .dtype = p->dtype,
+                        .seed = p->seed,
+                        .stream = STREAM_MOVED,
+                        .shift = shift,
+                        // Different for different ranks.
+                        .offset = ((uint32_t)rank * 0x9e3779b1u) << shift,
+                        .is_signed = types[p->dtype].is_signed,
+                        .spread = ptb_dtype_size(p->dtype) == 8 ? SPREAD : 1};
 }
 
-static void make_sum_input(const ptb_pattern *p, int rank, uint64_t index, int32_t *restrict out,
-                           size_t count)
+static ptb_recipe recipe_of_reduction(const ptb_pattern *p, ptb_recipe_kind kind, int rank)
 {
-    const uint32_t key = key_of(p, STREAM_REDUCED, index), first = (uint32_t)index;
-    const uint32_t sign_bit = flips_sign(p) ? 0x80000000u : 0, ranks = (uint32_t)p->ranks, r = (uint32_t)rank;
-    const int32_t centre = p->centre, pairs = p->pairs, active = p->active, mask = (int32_t)p->mask;
-    for (size_t i = 0; i < count; i++) {
-        uint32_t hash = mix32((first + (uint32_t)i) ^ key);
-        int32_t j = (int32_t)position_of(hash, r, ranks), pair = j >> 1;
-        int32_t spread = pair < pairs ? 1 + (pair & mask) : 0;
-        int32_t w = centre + (j & 1 ? spread : -spread);
-        out[i] = (j < active ? w : 0) * sign_of(hash, sign_bit);
-    }
+    const bool is_signed = types[p->dtype].is_signed;
+    return (ptb_recipe){.kind = kind,
+                        .dtype = p->dtype,
+                        .seed = p->seed,
+                        .stream = STREAM_REDUCED,
+                        .is_signed = is_signed,
+                        .spread = 1,
+                        .sign_bit = is_signed && p->op != PTB_PROD ? 0x80000000u : 0,
+                        .rank = (uint32_t)rank,
+                        .ranks = (uint32_t)p->ranks,
+                        .centre = p->centre,
+                        .pairs = p->pairs,
+                        .active = p->active,
+                        .mask = (int32_t)p->mask,
+                        .head = is_signed ? -4 : 4};
 }
 
-static void make_product_input(const ptb_pattern *p, int rank, uint64_t index, int32_t *restrict out,
-                               size_t count)
+static ptb_recipe recipe_input(const ptb_pattern *p, int rank)
 {
-    const uint32_t key = key_of(p, STREAM_REDUCED, index), first = (uint32_t)index;
-    const uint32_t ranks = (uint32_t)p->ranks, r = (uint32_t)rank;
-    const int32_t active = p->active, head = types[p->dtype].is_signed ? -4 : 4;
-    for (size_t i = 0; i < count; i++) {
-        int32_t j = (int32_t)position_of(mix32((first + (uint32_t)i) ^ key), r, ranks);
-        int32_t w = j < active ? 2 : 1;
-        out[i] = j == 0 ? head : w;
-    }
-}
-
-static void make_extreme_input(const ptb_pattern *p, int rank, uint64_t index, int32_t *restrict out,
-                               size_t count)
-{
-    const uint32_t key = key_of(p, STREAM_REDUCED, index), first = (uint32_t)index;
-    const uint32_t sign_bit = flips_sign(p) ? 0x80000000u : 0, ranks = (uint32_t)p->ranks, r = (uint32_t)rank;
-    for (size_t i = 0; i < count; i++) {
-        uint32_t hash = mix32((first + (uint32_t)i) ^ key);
-        int32_t j = (int32_t)position_of(hash, r, ranks);
-        int32_t w = j == 1 ? HIGH : BETWEEN + (j & BETWEEN_MASK);
-        out[i] = (j == 0 ? LOW : w) * sign_of(hash, sign_bit);
-    }
-}
-
-static void make_input(const ptb_pattern *p, int rank, uint64_t index, int32_t *out, size_t count)
-{
-    if (p->op == PTB_PROD)
-        make_product_input(p, rank, index, out, count);
-    else if (p->op == PTB_MIN || p->op == PTB_MAX)
-        make_extreme_input(p, rank, index, out, count);
-    else
-        make_sum_input(p, rank, index, out, count);
+    ptb_recipe_kind kind = p->op == PTB_PROD                      ? PTB_RECIPE_PRODUCT
+                           : p->op == PTB_MIN || p->op == PTB_MAX ? PTB_RECIPE_EXTREME
+                                                                  : PTB_RECIPE_SUM;
+    return recipe_of_reduction(p, kind, rank);
 }
 
 // Only the sign depends on the element; a negative one exchanges minimum and maximum.
-static void make_reduced(const ptb_pattern *p, uint64_t index, int32_t *restrict out, size_t count)
+static ptb_recipe recipe_reduced(const ptb_pattern *p)
 {
-    const uint32_t key = key_of(p, STREAM_REDUCED, index), first = (uint32_t)index;
-    const uint32_t sign_bit = flips_sign(p) ? 0x80000000u : 0;
+    ptb_recipe r = recipe_of_reduction(p, PTB_RECIPE_REDUCED, 0);
     const bool is_extreme = p->op == PTB_MIN || p->op == PTB_MAX;
-    const int32_t plus = (int32_t)p->reduced;
-    const int32_t minus = is_extreme ? -(int32_t)(p->op == PTB_MIN ? p->high : p->low) : -plus;
-    for (size_t i = 0; i < count; i++)
-        out[i] = mix32((first + (uint32_t)i) ^ key) & sign_bit ? minus : plus;
+    r.plus = (int32_t)p->reduced;
+    r.minus = is_extreme ? -(int32_t)(p->op == PTB_MIN ? p->high : p->low) : -r.plus;
+    return r;
+}
+
+ptb_recipe ptb_recipe_fill(const ptb_pattern *pattern, bool reduced, int rank)
+{
+    return reduced ? recipe_input(pattern, rank) : recipe_moved(pattern, rank);
+}
+
+ptb_recipe ptb_recipe_expect(const ptb_pattern *pattern, const ptb_expect *expect)
+{
+    if (expect->kind == PTB_EXPECT_COPY)
+        return recipe_moved(pattern, expect->source_rank);
+    return expect->kind == PTB_EXPECT_INPUT ? recipe_input(pattern, expect->source_rank)
+                                            : recipe_reduced(pattern);
+}
+
+// out[i] is element index + i for i < count, all with the same upper half of their index. The recipe is a
+// copy of the caller's, so that the compiler knows that no store changes it.
+#define MAKE(name, element)                                                                                  \
+    static void name(const ptb_recipe recipe, uint64_t index, int32_t *restrict out, size_t count)           \
+    {                                                                                                        \
+        const uint32_t key = ptb_recipe_key(&recipe, index), first = (uint32_t)index;                        \
+        for (size_t i = 0; i < count; i++)                                                                   \
+            out[i] = element(&recipe, ptb_pattern_mix((first + (uint32_t)i) ^ key));                         \
+    }
+MAKE(make_moved, ptb_recipe_moved)
+MAKE(make_sum, ptb_recipe_sum)
+MAKE(make_product, ptb_recipe_product)
+MAKE(make_extreme, ptb_recipe_extreme)
+MAKE(make_reduced, ptb_recipe_reduced)
+
+static void make(const ptb_recipe *recipe, uint64_t index, int32_t *out, size_t count)
+{
+    static void (*const makers[])(ptb_recipe, uint64_t, int32_t *restrict, size_t) = {
+        [PTB_RECIPE_MOVED] = make_moved,     [PTB_RECIPE_SUM] = make_sum,
+        [PTB_RECIPE_PRODUCT] = make_product, [PTB_RECIPE_EXTREME] = make_extreme,
+        [PTB_RECIPE_REDUCED] = make_reduced,
+    };
+    makers[recipe->kind](*recipe, index, out, count);
 }
 
 // The block buffers, aligned for vectors; elements of 8 bytes are the largest.
@@ -255,24 +229,6 @@ static void convert(ptb_dtype type, const int32_t *restrict in, int64_t spread, 
     }
 }
 
-typedef enum { MOVED, INPUT, REDUCED } source;
-
-static int64_t spread_of(const ptb_pattern *p, source from)
-{
-    return from == MOVED && ptb_dtype_size(p->dtype) == 8 ? SPREAD : 1;
-}
-
-// Integers of at most BLOCK elements from `index`; all have the same upper half of their index.
-static void make(const ptb_pattern *p, source from, int rank, uint64_t index, int32_t *out, size_t count)
-{
-    if (from == MOVED)
-        make_moved(p, rank, index, out, count);
-    else if (from == INPUT)
-        make_input(p, rank, index, out, count);
-    else
-        make_reduced(p, index, out, count);
-}
-
 // Elements that one block may cover from `index`: not across a multiple of 2^32, where the key changes.
 static size_t block_count(uint64_t index, size_t left)
 {
@@ -281,39 +237,53 @@ static size_t block_count(uint64_t index, size_t left)
     return until_key < count ? (size_t)until_key : count;
 }
 
-static double value_of(const ptb_pattern *p, source from, int rank, uint64_t index)
+static double value_of(const ptb_recipe *recipe, uint64_t index)
 {
-    int32_t value;
-    make(p, from, rank, index, &value, 1);
-    return (double)value * (double)spread_of(p, from);
+    return (double)ptb_recipe_value(recipe,
+                                    ptb_pattern_mix((uint32_t)index ^ ptb_recipe_key(recipe, index))) *
+           (double)recipe->spread;
 }
 
 double ptb_pattern_moved(const ptb_pattern *pattern, int rank, size_t index)
 {
-    return value_of(pattern, MOVED, rank, index);
+    ptb_recipe recipe = recipe_moved(pattern, rank);
+    return value_of(&recipe, index);
 }
 
 double ptb_pattern_input(const ptb_pattern *pattern, int rank, size_t index)
 {
-    return value_of(pattern, INPUT, rank, index);
+    ptb_recipe recipe = recipe_input(pattern, rank);
+    return value_of(&recipe, index);
 }
 
 double ptb_pattern_reduced(const ptb_pattern *pattern, size_t index)
 {
-    return value_of(pattern, REDUCED, 0, index);
+    ptb_recipe recipe = recipe_reduced(pattern);
+    return value_of(&recipe, index);
+}
+
+double ptb_pattern_wanted(const ptb_pattern *pattern, const ptb_expect *expect, size_t at)
+{
+    if (expect->kind == PTB_EXPECT_POISON) {
+        uint64_t poison;
+        memset(&poison, PTB_PATTERN_POISON, sizeof poison);
+        return ptb_dtype_load(pattern->dtype, &poison);
+    }
+    ptb_recipe recipe = ptb_recipe_expect(pattern, expect);
+    return value_of(&recipe, expect->source_index + at);
 }
 
 void ptb_pattern_fill(const ptb_pattern *pattern, bool reduced, int rank, size_t first, void *buffer,
                       size_t count)
 {
-    const source from = reduced ? INPUT : MOVED;
+    const ptb_recipe recipe = ptb_recipe_fill(pattern, reduced, rank);
     const size_t size = ptb_dtype_size(pattern->dtype);
     _Alignas(64) int32_t values[BLOCK];
     block elements;
     for (size_t at = 0; at < count;) {
         size_t n = block_count(first + at, count - at);
-        make(pattern, from, rank, first + at, values, n);
-        convert(pattern->dtype, values, spread_of(pattern, from), &elements, n);
+        make(&recipe, first + at, values, n);
+        convert(pattern->dtype, values, recipe.spread, &elements, n);
         memcpy((char *)buffer + at * size, &elements, n * size);
         at += n;
     }
@@ -381,9 +351,7 @@ void ptb_pattern_check(const ptb_pattern *pattern, const ptb_expect *expect, con
                        ptb_check *check)
 {
     const bool poison = expect->kind == PTB_EXPECT_POISON;
-    const source from = expect->kind == PTB_EXPECT_COPY    ? MOVED
-                        : expect->kind == PTB_EXPECT_INPUT ? INPUT
-                                                           : REDUCED;
+    const ptb_recipe recipe = ptb_recipe_expect(pattern, expect);
     const size_t size = ptb_dtype_size(pattern->dtype);
     _Alignas(64) int32_t values[BLOCK];
     block wanted;
@@ -392,8 +360,8 @@ void ptb_pattern_check(const ptb_pattern *pattern, const ptb_expect *expect, con
     for (size_t at = 0; at < expect->count;) {
         size_t n = block_count(poison ? 0 : expect->source_index + at, expect->count - at);
         if (!poison) {
-            make(pattern, from, expect->source_rank, expect->source_index + at, values, n);
-            convert(pattern->dtype, values, spread_of(pattern, from), &wanted, n);
+            make(&recipe, expect->source_index + at, values, n);
+            convert(pattern->dtype, values, recipe.spread, &wanted, n);
         }
         const char *got = (const char *)buffer + (expect->first + at) * size;
         if (memcmp(&wanted, got, n * size) != 0)

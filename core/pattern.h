@@ -62,6 +62,9 @@ double ptb_pattern_input(const ptb_pattern *pattern, int rank,
                          size_t index); // a rank's contribution to a reduction
 double ptb_pattern_reduced(const ptb_pattern *pattern, size_t index);
 
+// What element `at` of a run of elements must hold, as a number.
+double ptb_pattern_wanted(const ptb_pattern *pattern, const ptb_expect *expect, size_t at);
+
 // Host memory. Fill buffer[0, count) with pattern elements first, first+1, ...; `reduced` chooses input over
 // moved.
 void ptb_pattern_fill(const ptb_pattern *pattern, bool reduced, int rank, size_t first, void *buffer,

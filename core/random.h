@@ -3,15 +3,10 @@
 #ifndef PTB_CORE_RANDOM_H
 #define PTB_CORE_RANDOM_H
 
+#include "core/host_device.h"
+
 #include <stddef.h>
 #include <stdint.h>
-
-// Functions that kernels of a GPU call too.
-#ifdef __CUDACC__
-#define PTB_HOST_DEVICE __host__ __device__
-#else
-#define PTB_HOST_DEVICE
-#endif
 
 PTB_HOST_DEVICE static inline uint64_t ptb_random_mix(uint64_t x)
 {

@@ -172,6 +172,7 @@ static ptb_status make_cases(ptb_bench_run *run)
 
 static ptb_status open_device(ptb_bench_run *run)
 {
+    PTB_TRY(ptb_device_open_local(run->config->device, run->env.world, run->env.share_gpu, &run->device));
     run->noise = malloc(PTB_CALL_PERIOD * sizeof *run->noise);
     if (!run->noise) {
         ptb_error("no memory for %d numbers", PTB_CALL_PERIOD);
@@ -179,7 +180,6 @@ static ptb_status open_device(ptb_bench_run *run)
     }
     for (size_t i = 0; i < PTB_CALL_PERIOD; i++)
         run->noise[i] = (float)(2 * ptb_random_uniform(run->env.seed, 2002, i) - 1);
-    PTB_TRY(ptb_device_open(run->config->device, run->env.world->local_rank, &run->device));
     // The caller's thread: a hand-over to a worker takes as long as a short kernel.
     PTB_TRY(ptb_stream_new(run->device, PTB_STREAM_CALLER, 1, &run->stream));
     return run->kernels->set_threads(run->stream, (int)run->config->threads);

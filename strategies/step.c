@@ -331,6 +331,7 @@ static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_ste
         .layout = &run->layout,
         .tokens = run->tokens,
         .device = c->device,
+        .share_gpu = run->env.share_gpu,
         .comm = point->comm,
         .comm_config = {.algorithm = strcmp(point->algorithm, "auto") ? point->algorithm : NULL,
                         .transport = c->transport && *c->transport ? c->transport : NULL,

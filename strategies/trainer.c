@@ -58,15 +58,14 @@ void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_C
 static void explain_memory(const ptb_trainer *t, char *reason)
 {
     const ptb_trainer_config *c = &t->config;
-    uint64_t bytes[PTB_MEMORY_COUNT], sum = 0,
-                                      available = ptb_device_available(t->device, c->world->local_size);
+    uint64_t bytes[PTB_MEMORY_COUNT], sum = 0, available = ptb_device_available(t->device);
     ptb_trainer_memory(c, bytes);
     char has[96] = "";
     for (int i = 0; i < PTB_MEMORY_COUNT; i++)
         sum += bytes[i];
     if (available != UINT64_MAX)
-        snprintf(has, sizeof has, "; %.3g GB are available to each of the %d ranks of this host",
-                 (double)available * 1e-9, c->world->local_size);
+        snprintf(has, sizeof has, "; %.3g GB are available to each of the %d ranks that share it",
+                 (double)available * 1e-9, t->device->sharers);
     snprintf(reason, PTB_REASON_BYTES,
              "needs %.3g GB a rank (parameters %.3g, gradients %.3g, optimizer %.3g, activations %.3g, "
              "communication %.3g, workspace %.3g) on device %s%s",
@@ -83,7 +82,7 @@ static ptb_status check_memory(const ptb_trainer *t)
     ptb_trainer_memory(&t->config, bytes);
     for (int i = 0; i < PTB_MEMORY_COUNT; i++)
         sum += bytes[i];
-    return sum > ptb_device_available(t->device, t->config.world->local_size) ? PTB_NO_MEMORY : PTB_OK;
+    return sum > ptb_device_available(t->device) ? PTB_NO_MEMORY : PTB_OK;
 }
 
 static ptb_status make_records(ptb_trainer *t)
@@ -185,14 +184,14 @@ static ptb_status make_shared(ptb_trainer *t, char *reason)
 ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_trainer **trainer)
 {
     ptb_trainer *t = calloc(1, sizeof *t);
-    ptb_status status = t ? PTB_OK : PTB_SYSTEM;
-    if (t) {
-        t->config = *config;
-        status = ptb_device_open(config->device, config->world->local_rank, &t->device);
-    } else {
-        ptb_error("no memory for the state of a training run");
+    ptb_status status = ptb_world_agree(config->world, t ? PTB_OK : PTB_NO_MEMORY);
+    if (status != PTB_OK) {
+        ptb_error("no memory for the state of a trainer");
+        free(t);
+        return status;
     }
-    status = ptb_world_agree(config->world, status);
+    t->config = *config;
+    status = ptb_device_open_local(config->device, config->world, config->share_gpu, &t->device);
     // Before any rank allocates: what one has taken is not available to the others.
     if (status == PTB_OK)
         status = ptb_world_agree(config->world, check_memory(t));
@@ -200,7 +199,7 @@ ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_t
         status = ptb_world_agree(config->world, make_local(t));
     if (status == PTB_OK)
         status = make_shared(t, reason);
-    if (status == PTB_NO_MEMORY && t && t->device) {
+    if (status == PTB_NO_MEMORY && t->device) {
         explain_memory(t, reason);
         status = PTB_SKIPPED;
     }

@@ -18,6 +18,7 @@ typedef struct {
     const ptb_layout *layout;
     const ptb_tokens *tokens;
     const char *device; // registered name
+    bool share_gpu;     // ranks may have the same GPU
     const char *comm;   // registered name
     ptb_comm_config comm_config;
     ptb_optimizer optimizer;

@@ -1,0 +1,173 @@
+// Finding and opening a GPU: one process a GPU. Which GPUs there are is CUDA's view, so CUDA_VISIBLE_DEVICES
+// and MIG count; a process sees one MIG instance at most.
+#include "core/device_cuda_internal.h"
+
+#include "core/log.h"
+
+#include <cuda_runtime_api.h>
+
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// What cudaGetDeviceCount said when it was not that there are GPUs.
+static void explain(ptb_text *why, cudaError_t error)
+{
+    int driver = 0, runtime = 0;
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (!library)
+        ptb_text_printf(why,
+                        "the driver's library libcuda.so.1 is not there: install the NVIDIA driver, or start "
+                        "the container with --gpus all (%s)",
+                        access("/dev/nvidiactl", F_OK) == 0 ? "/dev/nvidiactl exists"
+                                                            : "there is no /dev/nvidiactl either");
+    else if (access("/dev/nvidiactl", F_OK) != 0)
+        ptb_text_append(why,
+                        "there is no device node /dev/nvidiactl: no GPU, its kernel module is not loaded "
+                        "(modprobe nvidia), or the container was started without --gpus");
+    else if (error == cudaErrorInsufficientDriver)
+        ptb_text_printf(why,
+                        "the driver is too old: it supports CUDA %d.%d, and this program needs %d.%d. Update "
+                        "the driver, or build with an older toolkit",
+                        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    else if (error == cudaErrorNoDevice && visible)
+        ptb_text_printf(why, "CUDA_VISIBLE_DEVICES=\"%s\" names no GPU of this machine: see nvidia-smi -L",
+                        visible);
+    else
+        ptb_text_printf(why, "%s (%s): see whether nvidia-smi works", cudaGetErrorString(error),
+                        cudaGetErrorName(error));
+    if (library)
+        dlclose(library);
+}
+
+bool ptb_cuda_usable(ptb_text *why, int *gpus)
+{
+    int count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    cudaGetLastError();
+    if (error == cudaSuccess && count == 0)
+        error = cudaErrorNoDevice;
+    if (error != cudaSuccess)
+        explain(why, error);
+    *gpus = error == cudaSuccess ? count : 0;
+    return error == cudaSuccess;
+}
+
+static ptb_status choose(int index, int *chosen)
+{
+    ptb_text why = PTB_TEXT_INIT;
+    int count;
+    if (index < 0) {
+        ptb_error("GPU %d does not exist; devices count from 0", index);
+        return PTB_USAGE;
+    }
+    bool is_usable = ptb_cuda_usable(&why, &count);
+    if (!is_usable)
+        ptb_error("no GPU can be used: %s", ptb_text_string(&why));
+    ptb_text_release(&why);
+    if (!is_usable)
+        return PTB_UNSUPPORTED;
+    *chosen = index % count;
+    return PTB_OK;
+}
+
+// "GPU-8a3f..." as nvidia-smi -L writes it. CUDA gives an instance of MIG the UUID of its GPU before CUDA 13;
+// the variable that selected it has its own.
+static void identify(const struct cudaDeviceProp *prop, char *out, size_t out_size)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (visible && strncmp(visible, "MIG-", 4) == 0) {
+        snprintf(out, out_size, "%.*s", (int)strcspn(visible, ","), visible);
+        return;
+    }
+    size_t length = (size_t)snprintf(out, out_size, "GPU-");
+    for (size_t i = 0; i < sizeof prop->uuid.bytes && length < out_size; i++)
+        length += (size_t)snprintf(out + length, out_size - length, "%s%02x",
+                                   i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                                   (unsigned char)prop->uuid.bytes[i]);
+}
+
+static void describe(ptb_cuda_device *d, const struct cudaDeviceProp *prop)
+{
+    ptb_device *base = &d->base;
+    identify(prop, base->identity, sizeof base->identity);
+    bool is_mig = strncmp(base->identity, "MIG-", 4) == 0 || strstr(prop->name, " MIG ");
+    snprintf(base->description, sizeof base->description, "%.44s, %.1f GiB, sm_%d%d%s, %.48s", prop->name,
+             (double)prop->totalGlobalMem / (double)(1 << 30), prop->major, prop->minor,
+             is_mig ? ", MIG instance" : "", base->identity);
+#ifdef PTB_SIM
+    base->simulated = true;
+#endif
+}
+
+// The pool keeps what is freed until the device is closed: giving memory back and taking it again costs
+// milliseconds.
+static ptb_status prepare_pool(ptb_cuda_device *d)
+{
+    int has_pools = 0;
+    PTB_CUDA(cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, d->index));
+    if (!has_pools)
+        return PTB_OK;
+    cudaMemPool_t pool;
+    uint64_t everything = UINT64_MAX;
+    PTB_CUDA(cudaDeviceGetDefaultMemPool(&pool, d->index));
+    PTB_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything));
+    d->has_pool = true;
+    return PTB_OK;
+}
+
+static ptb_status prepare(ptb_cuda_device *d)
+{
+    struct cudaDeviceProp prop;
+    PTB_CUDA(cudaSetDevice(d->index));
+    PTB_CUDA(cudaGetDeviceProperties(&prop, d->index));
+    describe(d, &prop);
+    d->processors = prop.multiProcessorCount;
+    PTB_CUDA(cudaDeviceGetStreamPriorityRange(&d->ordinary, &d->urgent));
+    PTB_TRY(prepare_pool(d));
+    PTB_CUDA(cudaStreamCreateWithFlags(&d->order, cudaStreamNonBlocking));
+    return PTB_OK;
+}
+
+ptb_status ptb_cuda_device_open(int index, ptb_device **device)
+{
+    int chosen;
+    PTB_TRY(choose(index, &chosen));
+    ptb_cuda_device *d = calloc(1, sizeof *d);
+    if (!d) {
+        ptb_error("no memory for a device");
+        return PTB_NO_MEMORY;
+    }
+    d->index = chosen;
+    d->base.sharers = 1;
+    ptb_status status = prepare(d);
+    if (status != PTB_OK) {
+        free(d);
+        return status;
+    }
+    ptb_ledger_init(&d->ledger, &d->base);
+    *device = &d->base;
+    return PTB_OK;
+}
+
+int ptb_cuda_index(const ptb_device *device)
+{
+    return ((const ptb_cuda_device *)device)->index;
+}
+
+int ptb_cuda_processors(const ptb_device *device)
+{
+    return ((const ptb_cuda_device *)device)->processors;
+}
+
+ptb_status ptb_cuda_use(const ptb_device *device)
+{
+    PTB_CUDA(cudaSetDevice(((const ptb_cuda_device *)device)->index));
+    return PTB_OK;
+}
