@@ -6,6 +6,7 @@
 
 #include "core/log.h"
 #include "core/random.h"
+#include "strategies/backends.h"
 #include "strategies/model_options.h"
 
 #include <inttypes.h>
@@ -70,7 +71,8 @@ static const ptb_opt kernels_opts[] = {
      "tokens of a microbatch: whole sequences, or one shorter than --sequence"},
     {"threads", 0, PTB_OPT_INT, FIELD(threads), "1", 1, 4096, NULL, NULL,
      "processor threads of a rank, of kernels and of the limits"},
-    {"kernels", 0, PTB_OPT_STRING, FIELD(kernels), "host", 0, 0, NULL, "NAME", "who computes"},
+    {"kernels", 0, PTB_OPT_STRING, FIELD(kernels), NULL, 0, 0, NULL, "NAME",
+     "who computes; not given: the device's own"},
     {"device", 0, PTB_OPT_STRING, FIELD(device), "host", 0, 0, NULL, "NAME", "where memory and streams are"},
     PTB_MODEL_OPTS(kernels_config, model),
 };
@@ -200,11 +202,8 @@ static void kernels_close(ptb_bench_run *run)
 static ptb_status open_model(ptb_bench_run *run)
 {
     ptb_model_shape shape;
-    if (!ptb_registry_need(PTB_KIND_DEVICE, run->config->device))
-        return PTB_USAGE;
-    run->kernels = (const ptb_kernels *)ptb_registry_need(PTB_KIND_KERNELS, run->config->kernels);
-    if (!run->kernels)
-        return PTB_USAGE;
+    PTB_TRY(ptb_backends_device(run->config->device));
+    PTB_TRY(ptb_backends_kernels(run->config->device, run->config->kernels, &run->kernels));
     PTB_TRY(ptb_model_options_shape(&run->config->model, &shape));
     PTB_TRY(ptb_layout_init(&run->layout, &shape));
     PTB_TRY(check_rows(run));
@@ -249,14 +248,14 @@ static ptb_status kernels_next(ptb_bench_run *run, ptb_case *c, bool *more)
     ptb_params_set(p, "rows", "%" PRId64, f->rows);
     ptb_params_set(p, "threads", "%" PRId64, f->threads);
     ptb_params_set(p, "device", "%s", f->device);
-    ptb_params_set(p, "kernels", "%s", f->kernels);
+    ptb_params_set(p, "kernels", "%s", run->kernels->plugin.name);
     ptb_model_options_params(&f->model, p);
     ptb_params_set(p, "seed", "%" PRIu64, run->env.seed);
     ptb_params_set(p, "ranks", "%d", run->env.world->size);
     if (one->absent)
         snprintf(c->skip, sizeof c->skip, "%s", one->absent);
     else if (entry->is_typed && !(run->kernels->types >> one->type & 1))
-        snprintf(c->skip, sizeof c->skip, "the kernels '%s' have no %s", f->kernels,
+        snprintf(c->skip, sizeof c->skip, "the kernels '%s' have no %s", run->kernels->plugin.name,
                  ptb_dtype_name(one->type));
     return PTB_OK;
 }

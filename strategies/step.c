@@ -3,6 +3,7 @@
 // communicator x algorithm asked for.
 #include "core/bench.h"
 #include "core/log.h"
+#include "strategies/backends.h"
 #include "strategies/step_breakdown.h"
 #include "strategies/step_config.h"
 #include "strategies/step_memory.h"
@@ -27,13 +28,14 @@ static const char *const schedules[] = {"constant", "cosine", NULL};
 #define FIELD(field) offsetof(ptb_step_config, field)
 static const ptb_opt step_opts[] = {
     {"strategy", 0, PTB_OPT_LIST, FIELD(strategy), "ddp", 0, 0, NULL, "LIST", "data-parallel strategies"},
-    {"comm", 0, PTB_OPT_LIST, FIELD(comm), "host", 0, 0, NULL, "LIST",
-     "communicators that reduce the gradients"},
+    {"comm", 0, PTB_OPT_LIST, FIELD(comm), NULL, 0, 0, NULL, "LIST",
+     "communicators that reduce the gradients; not given: the device's own (host: host, cuda: nccl)"},
     {"algo", 0, PTB_OPT_LIST, FIELD(algorithm), "auto", 0, 0, NULL, "LIST",
      "all-reduce algorithms of the communicator; auto: its choice"},
     {"transport", 0, PTB_OPT_STRING, FIELD(transport), NULL, 0, 0, NULL, "NAME",
      "transport that must be used: shm, tcp or ucx of the MPI library, shm, mpi or shm+mpi of host"},
-    {"kernels", 0, PTB_OPT_STRING, FIELD(kernels), "host", 0, 0, NULL, "NAME", "who computes"},
+    {"kernels", 0, PTB_OPT_STRING, FIELD(kernels), NULL, 0, 0, NULL, "NAME",
+     "who computes; not given: the device's own"},
     {"device", 0, PTB_OPT_STRING, FIELD(device), "host", 0, 0, NULL, "NAME", "where memory and streams are"},
     PTB_MODEL_OPTS(ptb_step_config, model),
     {"precision", 0, PTB_OPT_LIST, FIELD(precision), "f32", 0, 0, precisions, "LIST",
@@ -138,18 +140,31 @@ static ptb_status split_lists(ptb_bench_run *run)
     return split("precision", run->config->precision, &run->precisions);
 }
 
+// What was not given follows from the device.
+static ptb_status choose_backends(ptb_bench_run *run)
+{
+    ptb_step_config *c = &run->settings;
+    PTB_TRY(ptb_backends_device(c->device));
+    PTB_TRY(ptb_backends_kernels(c->device, c->kernels, &run->kernels));
+    c->kernels = (char *)run->kernels->plugin.name; // never written to
+    const char *comm = c->comm;
+    if (!comm || !*comm)
+        PTB_TRY(ptb_backends_comm(c->device, &comm));
+    c->comm = (char *)comm;
+    return PTB_OK;
+}
+
 static ptb_status check_names(ptb_bench_run *run)
 {
     for (size_t i = 0; i < run->strategies.count; i++)
         if (!ptb_registry_need(PTB_KIND_DATA_PARALLEL, run->strategies.items[i]))
             return PTB_USAGE;
-    for (size_t i = 0; i < run->comms.count; i++)
+    for (size_t i = 0; i < run->comms.count; i++) {
         if (!ptb_registry_need(PTB_KIND_COMM, run->comms.items[i]))
             return PTB_USAGE;
-    if (!ptb_registry_need(PTB_KIND_DEVICE, run->config->device))
-        return PTB_USAGE;
-    run->kernels = (const ptb_kernels *)ptb_registry_need(PTB_KIND_KERNELS, run->config->kernels);
-    return run->kernels ? PTB_OK : PTB_USAGE;
+        PTB_TRY(ptb_backends_check_comm(run->config->device, run->comms.items[i]));
+    }
+    return PTB_OK;
 }
 
 static bool has_algorithm(const char *comm, const char *algorithm)
@@ -262,7 +277,9 @@ static ptb_status step_open(const ptb_bench_env *env, const void *config, ptb_be
     run->env = *env;
     run->settings = *(const ptb_step_config *)config;
     run->config = &run->settings;
-    ptb_status status = split_lists(run);
+    ptb_status status = choose_backends(run);
+    if (status == PTB_OK)
+        status = split_lists(run);
     if (status == PTB_OK)
         status = check_names(run);
     if (status == PTB_OK)
@@ -510,14 +527,16 @@ static void step_finish(ptb_bench_run *run)
     run->hashed_steps = 0;
 }
 
-// On one host `host` moves gradients through shared memory alone, and the main thread has the library for
-// itself.
+// On one host `host` moves gradients through shared memory alone, and communicators made for other devices
+// have their own ways: then the main thread has the library for itself.
 static bool step_needs_threads(const void *config, bool one_host)
 {
     const ptb_step_config *c = config;
-    bool only_host = !c->comm || strcmp(c->comm, "host") == 0;
+    bool is_given = c->comm && *c->comm;
+    bool on_host = strcmp(is_given ? ptb_backends_comm_device(c->comm) : c->device, "host") == 0;
+    bool only_host = !is_given || strcmp(c->comm, "host") == 0;
     bool only_shared = !c->transport || !*c->transport || strcmp(c->transport, "shm") == 0;
-    return !(one_host && only_host && only_shared);
+    return on_host && !(one_host && only_host && only_shared);
 }
 
 static const ptb_bench step_bench = {

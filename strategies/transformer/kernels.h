@@ -424,6 +424,7 @@ typedef struct {
 
 typedef struct {
     ptb_plugin plugin;
+    const char *device; // registered name of the device whose streams and memory they take; NULL: host
 #define X(method, arguments) ptb_status (*method)(ptb_stream * stream, const arguments *args);
     PTB_KERNEL_LIST(X)
 #undef X

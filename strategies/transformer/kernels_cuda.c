@@ -25,6 +25,7 @@ static ptb_status set_threads(ptb_stream *stream, int threads)
 
 static const ptb_kernels cuda_kernels = {
     .plugin = {"cuda", "NVIDIA GPUs: cuBLASLt and ptbench's own kernels (never run on real hardware)"},
+    .device = "cuda",
 #define X(method, arguments) .method = ptb_cuda_##method,
     PTB_KERNEL_LIST(X)
 #undef X

@@ -1,20 +1,14 @@
 // What the tests of the model's modes share: a shape with parameters and several microbatches of tokens, and
-// a run over them in a chosen order of forward, input gradients and weight gradients.
+// a run over them, on the device that is tested (kernels_fixture.h), in a chosen order of forward, input
+// gradients and weight gradients.
 #ifndef PTB_TESTS_UNIT_MODEL_FIXTURE_H
 #define PTB_TESTS_UNIT_MODEL_FIXTURE_H
 
-#include "core/random.h"
 #include "strategies/transformer/model.h"
+#include "tests/unit/kernels_fixture.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 enum { MICROBATCHES = 2 };
 
@@ -150,22 +144,35 @@ static inline void model_values(const void *from, ptb_dtype type, float *out, si
         out[i] = (float)ptb_dtype_load(type, (const char *)from + i * ptb_dtype_size(type));
 }
 
+// Device memory as f32 on the host.
+static inline float *model_values_of(ptb_stream *stream, const void *from, ptb_dtype type, size_t count)
+{
+    void *copy = malloc(count * ptb_dtype_size(type));
+    float *values = malloc(count * sizeof *values);
+    assert_int_equal(ptb_stream_copy(stream, copy, from, count * ptb_dtype_size(type)), PTB_OK);
+    assert_int_equal(ptb_stream_sync(stream), PTB_OK);
+    model_values(copy, type, values, count);
+    free(copy);
+    return values;
+}
+
 // One step of two microbatches. mode: what of a configuration is not filled in here.
 static inline model_result model_train(const model_case *c, ptb_model_config mode, model_order order,
                                        const float *factor)
 {
-    ptb_device *device;
-    ptb_stream *stream;
-    model_result result = {.gradients = calloc(c->layout.count, sizeof(float))};
-    size_t element = ptb_dtype_size(mode.type), outputs = c->rows * (size_t)c->layout.shape.hidden;
-    void *parameters = malloc(c->layout.count * element);
-    for (size_t i = 0; i < c->layout.count; i++)
-        ptb_dtype_store(mode.type, (char *)parameters + i * element, (double)c->parameters[i]);
-    assert_int_equal(ptb_device_open("host", 0, &device), PTB_OK);
-    assert_int_equal(ptb_stream_new(device, PTB_STREAM_WORKER, 1, &stream), PTB_OK);
-    mode.device = device;
-    mode.stream = stream;
-    mode.kernels = (const ptb_kernels *)ptb_registry_find(PTB_KIND_KERNELS, "host");
+    fixture *f;
+    assert_int_equal(kernels_setup((void **)&f), 0);
+    model_result result = {0};
+    size_t count = c->layout.count, element = ptb_dtype_size(mode.type);
+    char *parameters = test_memory(count * element);
+    float *gradients = test_memory(count * sizeof *gradients);
+    double *loss = test_memory(sizeof *loss);
+    float *scale = factor ? test_memory_of(factor, sizeof *factor) : NULL;
+    for (size_t i = 0; i < count; i++)
+        ptb_dtype_store(mode.type, parameters + i * element, (double)c->parameters[i]);
+    mode.device = f->device;
+    mode.stream = f->stream;
+    mode.kernels = f->kernels;
     mode.layout = &c->layout;
     mode.batch = (int64_t)c->batch;
     mode.threads = mode.threads ? mode.threads : 1;
@@ -175,19 +182,21 @@ static inline model_result model_train(const model_case *c, ptb_model_config mod
     assert_int_equal(ptb_model_new(&mode, &model), PTB_OK);
     ptb_model_memory(&mode, result.bytes);
     for (int i = 0; i < PTB_MEMORY_COUNT; i++)
-        assert_int_equal(result.bytes[i], device->used_bytes[i]);
+        assert_int_equal(result.bytes[i], f->device->used_bytes[i]);
     result.flops = ptb_model_flops(model);
-    memset(result.gradients, 0xff, c->layout.count * sizeof(float)); // NaN: what is not written shows
-    model_run run = {c, model, stream, parameters, element, result.gradients, factor};
-    model_schedule(&run, order, &result.loss);
-    assert_int_equal(ptb_stream_sync(stream), PTB_OK);
-    result.output = malloc(outputs * sizeof(float));
+    memset(gradients, 0xff, count * sizeof *gradients); // NaN: what is not written shows
+    model_run run = {c, model, f->stream, parameters, element, gradients, scale};
+    model_schedule(&run, order, loss);
     int last = order == ONE_BY_ONE ? 0 : MICROBATCHES - 1;
-    model_values(ptb_model_output(model, last, c->layout.units - 2), mode.type, result.output, outputs);
+    result.output = model_values_of(f->stream, ptb_model_output(model, last, c->layout.units - 2), mode.type,
+                                    c->rows * (size_t)c->layout.shape.hidden);
+    result.gradients = memcpy(malloc(count * sizeof *gradients), gradients, count * sizeof *gradients);
+    result.loss = *loss;
     ptb_model_free(model);
-    ptb_stream_free(stream);
-    ptb_device_close(device);
-    free(parameters);
+    test_memory_free(parameters), test_memory_free(gradients), test_memory_free(loss);
+    if (scale)
+        test_memory_free(scale);
+    kernels_teardown((void **)&f);
     return result;
 }
 

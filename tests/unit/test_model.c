@@ -1,15 +1,7 @@
 // The GPT against the same model written as a differentiated scalar program in double precision: loss and
 // every parameter tensor's gradient; the program itself against central finite differences.
-#include "core/random.h"
 #include "strategies/transformer/model.h"
-#include "tests/unit/tape.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "tests/unit/kernels_fixture.h"
 
 typedef struct {
     ptb_layout layout;
@@ -176,28 +168,29 @@ static ptb_status note_ready(void *context, size_t unit, size_t first)
     return PTB_OK;
 }
 
-static void unit_memory(const gpt_case *c, float *gradients, size_t u, ptb_unit_memory *memory)
+static void unit_memory(const gpt_case *c, const float *parameters, float *gradients, size_t u,
+                        ptb_unit_memory *memory)
 {
     const ptb_unit *unit = &c->layout.unit[u];
-    *memory =
-        (ptb_unit_memory){.parameters = c->parameters + unit->first, .gradients = gradients + unit->first};
+    *memory = (ptb_unit_memory){.parameters = parameters + unit->first, .gradients = gradients + unit->first};
     if (c->layout.shape.tied && unit->kind == PTB_UNIT_HEAD) {
-        memory->tied_parameters = c->parameters;
+        memory->tied_parameters = parameters;
         memory->tied_gradients = gradients;
     }
 }
 
 // Runs the engine `passes` times with accumulation.
-static double engine(const gpt_case *c, int threads, int passes, float *gradients)
+static double engine(const gpt_case *c, int threads, int passes, float *out)
 {
-    ptb_device *device;
-    ptb_stream *stream;
+    fixture *f;
     ptb_model *model;
-    assert_int_equal(ptb_device_open("host", 0, &device), PTB_OK);
-    assert_int_equal(ptb_stream_new(device, PTB_STREAM_WORKER, 1, &stream), PTB_OK);
-    ptb_model_config config = {.device = device,
+    assert_int_equal(kernels_setup((void **)&f), 0);
+    float *parameters = copy_of(c->parameters, c->layout.count), *gradients = copy_of(out, c->layout.count);
+    double *loss = test_memory(sizeof *loss);
+    ptb_stream *stream = f->stream;
+    ptb_model_config config = {.device = f->device,
                                .stream = stream,
-                               .kernels = (const ptb_kernels *)ptb_registry_find(PTB_KIND_KERNELS, "host"),
+                               .kernels = f->kernels,
                                .layout = &c->layout,
                                .batch = (int64_t)c->batch,
                                .threads = threads,
@@ -206,8 +199,7 @@ static double engine(const gpt_case *c, int threads, int passes, float *gradient
     uint64_t bytes[PTB_MEMORY_COUNT];
     ptb_model_memory(&config, bytes);
     for (int i = 0; i < PTB_MEMORY_COUNT; i++)
-        assert_int_equal(bytes[i], device->used_bytes[i]);
-    double loss = 0;
+        assert_int_equal(bytes[i], f->device->used_bytes[i]);
     size_t *last = malloc(c->layout.units * sizeof *last);
     for (int pass = 0; pass < passes; pass++) {
         memset(last, 0xff, c->layout.units * sizeof *last);
@@ -220,12 +212,12 @@ static double engine(const gpt_case *c, int threads, int passes, float *gradient
         ptb_microbatch microbatch = {.scale = 1.0 / (double)c->tokens, .share = 1};
         assert_int_equal(ptb_model_begin(model, 0, &microbatch), PTB_OK);
         for (size_t u = 0; u < c->layout.units; u++) {
-            unit_memory(c, gradients, u, &memory);
+            unit_memory(c, parameters, gradients, u, &memory);
             assert_int_equal(ptb_model_forward(model, 0, u, &memory), PTB_OK);
         }
-        assert_int_equal(ptb_model_loss(model, 0, &memory, pass > 0, &loss), PTB_OK);
+        assert_int_equal(ptb_model_loss(model, 0, &memory, pass > 0, loss), PTB_OK);
         for (size_t u = c->layout.units; u-- > 0;) {
-            unit_memory(c, gradients, u, &memory);
+            unit_memory(c, parameters, gradients, u, &memory);
             assert_int_equal(ptb_model_backward(model, 0, u, &memory, PTB_BACKWARD_BOTH, pass > 0, &ready),
                              PTB_OK);
         }
@@ -233,11 +225,13 @@ static double engine(const gpt_case *c, int threads, int passes, float *gradient
         for (size_t u = 0; u < c->layout.units; u++)
             assert_int_equal(last[u], 0);
     }
+    double value = *loss;
+    memcpy(out, gradients, c->layout.count * sizeof *out);
     free(last);
     ptb_model_free(model);
-    ptb_stream_free(stream);
-    ptb_device_close(device);
-    return loss;
+    test_memory_free(parameters), test_memory_free(gradients), test_memory_free(loss);
+    kernels_teardown((void **)&f);
+    return value;
 }
 
 static void check_model(ptb_model_shape shape, size_t batch, int threads)

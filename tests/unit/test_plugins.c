@@ -61,12 +61,23 @@ static bool registers(const char *path)
     return found;
 }
 
+// A back-end of GPUs, in a build without: the rule of CMakeLists.txt (PTB_GPU_SOURCES).
+static bool is_left_out(const char *path)
+{
+    static const char *const parts[] = {"_cuda", "/comm_nccl", "/cupti", "/nccl_"};
+    bool is_gpu = false;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        is_gpu |= strstr(path, parts[i]) != NULL;
+    return is_gpu && strcmp(PTB_BUILT_FOR_GPU, "off") == 0;
+}
+
 static int visit(const char *path, const struct stat *info, int kind, struct FTW *place)
 {
     (void)info;
     (void)place;
     size_t length = strlen(path);
-    if (kind == FTW_F && length > 2 && strcmp(path + length - 2, ".c") == 0 && registers(path))
+    if (kind == FTW_F && length > 2 && strcmp(path + length - 2, ".c") == 0 && !is_left_out(path) &&
+        registers(path))
         add(&in_source, path + strlen(PTB_SOURCE_DIR) + 1);
     return 0;
 }
