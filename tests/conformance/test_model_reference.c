@@ -1,6 +1,8 @@
-// The engine on the host kernels against the reference transformer (tests/unit/reference_model.h): loss,
-// logits and every parameter tensor's gradient, for every option of the blocks alone and together, every
-// compute type, and every way to run a pass (recomputation, microbatches, deferred weight gradients).
+// The engine, on the device under test (kernels_fixture.h), against the reference transformer
+// (tests/unit/reference_model.h): loss, logits and every parameter tensor's gradient, for every option of the
+// blocks alone and together, every compute type, and every way to run a pass (recomputation, microbatches,
+// deferred weight gradients).
+#include "tests/unit/kernels_fixture.h"
 #include "tests/unit/model_cases.h"
 
 #include <stdio.h>
@@ -25,12 +27,14 @@ typedef struct {
 typedef struct {
     const model_data *data;
     const engine_way *way;
-    ptb_device *device;
+    fixture *fixture;
     ptb_stream *stream;
     ptb_model *model;
+    // Memory that the device and the test see.
     void *parameters; /* [layout.count], compute type */
-    float factor;     // loss scale
-    engine_result result;
+    float *factor;    // loss scale
+    float *gradients, *logits;
+    double *loss;
 } engine;
 
 enum { SEQUENCES = 2 };
@@ -45,10 +49,10 @@ static ptb_unit_memory memory_of(engine *e, size_t u)
     const ptb_layout *l = &e->data->layout;
     size_t bytes = ptb_dtype_size(e->way->type);
     ptb_unit_memory memory = {.parameters = (char *)e->parameters + l->unit[u].first * bytes,
-                              .gradients = e->result.gradients + l->unit[u].first};
+                              .gradients = e->gradients + l->unit[u].first};
     if (l->shape.tied && l->unit[u].kind == PTB_UNIT_HEAD) {
         memory.tied_parameters = e->parameters;
-        memory.tied_gradients = e->result.gradients;
+        memory.tied_gradients = e->gradients;
     }
     return memory;
 }
@@ -68,7 +72,7 @@ static void forward(engine *e, int slot, int microbatch)
     size_t rows = d->rows / (size_t)e->way->microbatches, first = rows * (size_t)microbatch;
     size_t units = d->layout.units, vocabulary = (size_t)d->layout.shape.vocabulary;
     ptb_microbatch place = place_of(d, microbatch, e->way->microbatches);
-    place.factor = e->factor == 1 ? NULL : &e->factor;
+    place.factor = *e->factor == 1 ? NULL : e->factor;
     ok(ptb_model_begin(e->model, slot, &place));
     ok(ptb_stream_copy(e->stream, ptb_model_inputs(e->model, slot), d->inputs + first, rows * 4));
     ok(ptb_stream_copy(e->stream, ptb_model_targets(e->model, slot), d->targets + first, rows * 4));
@@ -79,8 +83,8 @@ static void forward(engine *e, int slot, int microbatch)
         ok(ptb_model_forward(e->model, slot, u, &memory));
     }
     ptb_unit_memory memory = memory_of(e, units - 1);
-    ok(ptb_model_logits(e->model, slot, &memory, 0, rows, e->result.logits + first * vocabulary));
-    ok(ptb_model_loss(e->model, slot, &memory, microbatch > 0, &e->result.loss));
+    ok(ptb_model_logits(e->model, slot, &memory, 0, rows, e->logits + first * vocabulary));
+    ok(ptb_model_loss(e->model, slot, &memory, microbatch > 0, e->loss));
 }
 
 static void backward(engine *e, int slot, int microbatch)
@@ -118,24 +122,44 @@ static void pass(engine *e)
         weight_gradients(e, i, i);
 }
 
+static void open_engine(engine *e)
+{
+    const ptb_layout *l = &e->data->layout;
+    ptb_dtype type = e->way->type;
+    size_t element = ptb_dtype_size(type), logits = e->data->rows * (size_t)l->shape.vocabulary;
+    assert_int_equal(kernels_setup((void **)&e->fixture), 0);
+    e->stream = e->fixture->stream;
+    e->factor = test_memory_of(&(float){type == PTB_F16 ? 256 : 1}, sizeof *e->factor);
+    e->loss = test_memory_of(&(double){1000}, sizeof *e->loss);
+    e->logits = test_memory(logits * sizeof *e->logits);
+    e->gradients = test_memory(l->count * sizeof *e->gradients);
+    memset(e->gradients, 0x7f, l->count * sizeof *e->gradients); // nobody clears them before
+    e->parameters = test_memory(l->count * element);
+    for (size_t i = 0; i < l->count; i++)
+        ptb_dtype_store(type, (char *)e->parameters + i * element, e->data->parameters[i]);
+}
+
+static engine_result close_engine(engine *e)
+{
+    size_t count = e->data->layout.count, logits = e->data->rows * (size_t)e->data->layout.shape.vocabulary;
+    engine_result result = {*e->loss, malloc(count * sizeof(float)), malloc(logits * sizeof(float))};
+    for (size_t i = 0; i < count; i++)
+        result.gradients[i] = e->gradients[i] / *e->factor;
+    memcpy(result.logits, e->logits, logits * sizeof(float));
+    test_memory_free(e->parameters), test_memory_free(e->gradients), test_memory_free(e->logits);
+    test_memory_free(e->loss), test_memory_free(e->factor);
+    kernels_teardown((void **)&e->fixture);
+    return result;
+}
+
 static engine_result run_engine(const model_data *d, const engine_way *way)
 {
-    const ptb_layout *l = &d->layout;
-    size_t element = ptb_dtype_size(way->type);
-    engine e = {.data = d, .way = way, .factor = way->type == PTB_F16 ? 256 : 1};
-    e.result.gradients = malloc(l->count * sizeof(float));
-    e.result.logits = malloc(d->rows * (size_t)l->shape.vocabulary * sizeof(float));
-    e.result.loss = 1000;
-    memset(e.result.gradients, 0x7f, l->count * sizeof(float)); // nobody clears them before
-    e.parameters = malloc(l->count * element);
-    for (size_t i = 0; i < l->count; i++)
-        ptb_dtype_store(way->type, (char *)e.parameters + i * element, d->parameters[i]);
-    ok(ptb_device_open("host", 0, &e.device));
-    ok(ptb_stream_new(e.device, PTB_STREAM_WORKER, 1, &e.stream));
-    ptb_model_config config = {.device = e.device,
+    engine e = {.data = d, .way = way};
+    open_engine(&e);
+    ptb_model_config config = {.device = e.fixture->device,
                                .stream = e.stream,
-                               .kernels = (const ptb_kernels *)ptb_registry_find(PTB_KIND_KERNELS, "host"),
-                               .layout = l,
+                               .kernels = e.fixture->kernels,
+                               .layout = &d->layout,
                                .batch = SEQUENCES / way->microbatches,
                                .threads = way->threads ? way->threads : 1,
                                .type = way->type,
@@ -149,13 +173,8 @@ static engine_result run_engine(const model_data *d, const engine_way *way)
     ok(ptb_model_new(&config, &e.model));
     pass(&e);
     ok(ptb_stream_sync(e.stream));
-    for (size_t i = 0; i < l->count; i++)
-        e.result.gradients[i] /= e.factor;
     ptb_model_free(e.model);
-    ptb_stream_free(e.stream);
-    ptb_device_close(e.device);
-    free(e.parameters);
-    return e.result;
+    return close_engine(&e);
 }
 
 static void free_result(engine_result *r)

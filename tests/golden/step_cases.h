@@ -173,7 +173,6 @@ static inline void step_case_words(const step_case *c, const char *source, step_
     step_word(w, "momentum", "%.17g", c->momentum);
     step_word(w, "weight-decay", "%.17g", c->decay);
     step_word(w, "clip", "%.17g", c->clip);
-    step_word(w, "comm", "local");
 }
 
 #endif

@@ -50,6 +50,11 @@ static ptb_status train(ptb_world *world, void *arg)
     step_words words;
     step_case_words(t->c, PTB_SOURCE_DIR, &words);
     step_word(&words, "precision", "%s", t->precision);
+    const char *device = getenv("PTB_TEST_DEVICE");
+    if (device && *device)
+        step_word(&words, "device", "%s", device);
+    else
+        step_word(&words, "comm", "local");
     void *config = calloc(1, bench->config_size);
     ptb_opt_set set = {bench->opts, bench->opt_count, config, "step"};
     const char *rest[1];

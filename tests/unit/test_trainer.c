@@ -1,8 +1,10 @@
-// Data-parallel training with ranks as threads of this process: every number of ranks and microbatches gives
-// the same losses up to rounding and the same parameters on all ranks; overlap and recomputation change no
-// bit; mixed precision stays near f32; the ledger is what was predicted.
+// Data-parallel training with ranks as threads of this process, on the device that PTB_TEST_DEVICE names
+// (host unless it is set): every number of ranks and microbatches gives the same losses up to rounding and
+// the same parameters on all ranks; overlap and recomputation change no bit; mixed precision stays near f32;
+// the ledger is what was predicted.
 #include "collectives/world.h"
 #include "profiler/overlap.h"
+#include "strategies/backends.h"
 #include "strategies/trainer.h"
 
 #include <math.h>
@@ -91,15 +93,42 @@ static ptb_dtype type_of(ptb_dtype asked)
     return asked == (ptb_dtype)0 ? PTB_F32 : asked;
 }
 
+static const char *device_name(void)
+{
+    const char *name = getenv("PTB_TEST_DEVICE");
+    return name && *name ? name : "host";
+}
+
+static bool on_host(void)
+{
+    return strcmp(device_name(), "host") == 0;
+}
+
+// Ranks are threads here: on the host that is the affair of `local`.
+static const char *comm_name(void)
+{
+    const char *name = "local";
+    if (!on_host())
+        (void)ptb_backends_comm(device_name(), &name);
+    return name;
+}
+
+static const ptb_kernels *kernels_of_device(void)
+{
+    const ptb_kernels *kernels = NULL;
+    (void)ptb_backends_kernels(device_name(), NULL, &kernels);
+    return kernels;
+}
+
 static ptb_trainer_config configure(ptb_world *world, const settings *s, const ptb_layout *layout)
 {
     ptb_trainer_config config = {
         .world = world,
         .strategy = (const ptb_data_parallel *)ptb_registry_find(PTB_KIND_DATA_PARALLEL, "ddp"),
-        .kernels = (const ptb_kernels *)ptb_registry_find(PTB_KIND_KERNELS, "host"),
+        .kernels = kernels_of_device(),
         .layout = layout,
-        .device = "host",
-        .comm = "local",
+        .device = device_name(),
+        .comm = comm_name(),
         .comm_config = {.threads = true},
         .optimizer = {.kind = s->optimizer,
                       .rate = s->frozen                           ? 0
