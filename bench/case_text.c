@@ -21,7 +21,7 @@ static const ptb_opt *find_option(const ptb_opt_set *set, const char *parameter)
 // does not (the store has the whole key).
 static bool is_telling(const ptb_opt_set *set, const ptb_case *c, const ptb_param *p)
 {
-    static const char *const always[] = {"bytes", "ranks", "mode", "time"};
+    static const char *const always[] = {"path", "from", "to", "bytes", "ranks", "mode", "time"};
     for (size_t i = 0; i < sizeof always / sizeof *always; i++)
         if (strcmp(p->name, always[i]) == 0)
             return true;

@@ -110,7 +110,16 @@ typedef struct {
     ptb_status (*graph_end)(ptb_stream *stream, ptb_graph **graph);
     ptb_status (*graph_launch)(ptb_graph *graph, ptb_stream *stream);
     void (*graph_free)(ptb_graph *graph);
+    // As copy, but by loads and stores of a kernel instead of the device's copy engine. NULL: there is no
+    // such thing.
+    ptb_status (*copy_by_kernel)(ptb_stream *stream, void *to, const void *from, size_t bytes);
+    // Memory of device `index` of this host that copies and kernels of this device reach directly.
+    // UNSUPPORTED, with why in `reason` (PTB_PEER_REASON bytes), when there is no such path. NULL: there
+    // never is.
+    ptb_status (*alloc_peer)(ptb_device *device, int index, size_t bytes, char *reason, void **memory);
+    void (*free_peer)(ptb_device *device, int index, void *memory);
 } ptb_device_ops;
+enum { PTB_PEER_REASON = 256 };
 
 // First members of each implementation's structs.
 struct ptb_device {

@@ -20,7 +20,7 @@ static const char sql[] =
     " c.p99_ns / 1e3 AS p99, c.min_ns / 1e3 AS min, c.cv AS cv,"
     " " PTB_SQL_METRIC("algbw") " AS algbw, " PTB_SQL_METRIC("busbw") " AS busbw,"
     " " PTB_SQL_CHECKED " AS checked, " PTB_SQL_WRONG " AS wrong, c.state AS state, c.reason AS reason"
-    " FROM c WHERE c.bench NOT IN ('step', 'kernels') AND c.state <> 'skipped'"
+    " FROM c WHERE c.bench NOT IN ('step', 'kernels', 'pairs') AND c.state <> 'skipped'"
     " ORDER BY c.run_id, c.bench, c.comm, c.algo, c.ranks, c.hosts, note, c.type, c.op, c.root, c.place DESC,"
     " c.other_params, c.bytes, c.ordinal, c.id";
 // clang-format on

@@ -15,7 +15,7 @@ static const char sql[] =
     PTB_SQL_CASES ", m AS (SELECT c.*, " PTB_SQL_METRIC("algbw") " AS algbw, " PTB_SQL_METRIC("busbw") " AS busbw,"
     " " PTB_SQL_CHECKED " AS checked, " PTB_SQL_WRONG " AS wrong,"
     " max(ci_high_ns - median_ns, median_ns - ci_low_ns) / median_ns AS spread FROM c"
-    " WHERE c.bench NOT IN ('step', 'kernels') AND c.state <> 'skipped')"
+    " WHERE c.bench NOT IN ('step', 'kernels', 'pairs') AND c.state <> 'skipped')"
     " SELECT c.bench || coalesce(', comm ' || c.comm, '') || coalesce(', algorithm ' || c.algo, '') || ', '"
     " || c.ranks_text || ' on ' || c.hosts_text || coalesce(', ' || nullif(c.other_params, ''), '')"
     " || coalesce(', repetition ' || c.repetition, '') || c.sim AS heading,"

@@ -9,7 +9,7 @@ static const char sql[] =
     PTB_SQL_CASES " SELECT " PTB_SQL_COLLECTIVE " AS figure, " PTB_SQL_COLLECTIVE_SERIES " AS series,"
     " " PTB_SQL_CONDITIONS " AS tokens, c.mode AS mode, c.bytes AS x, c.median_ns AS y,"
     " c.ci_low_ns AS y_low, c.ci_high_ns AS y_high, c.samples AS samples"
-    " FROM c WHERE c.state = 'ok' AND c.bytes > 0 AND c.median_ns > 0 AND c.bench <> 'step'"
+    " FROM c WHERE c.state = 'ok' AND c.bytes > 0 AND c.median_ns > 0 AND c.bench NOT IN ('step', 'pairs')"
     " ORDER BY c.bench, c.place DESC, c.ranks, c.id";
 // clang-format on
 

@@ -192,6 +192,50 @@ static inline void data_add_sweep(const data_run *run, data_coll c, double start
     }
 }
 
+// One pair of the benchmark `pairs`, from rank 0 to rank 1.
+static inline void data_add_pair(const data_run *run, uint64_t bytes, double median_ns)
+{
+    ptb_params params = {0}, facts = {0};
+    const char *const named[][2] = {
+        {"path", "send"}, {"comm", "host"}, {"device", "host"}, {"from", "0"}, {"to", "1"}};
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        ptb_params_set(&params, named[i][0], "%s", named[i][1]);
+    ptb_params_set(&params, "ranks", "%d", run->ranks);
+    ptb_params_set(&facts, "transport", "shm");
+    double samples[8];
+    for (size_t i = 0; i < 8; i++)
+        samples[i] = median_ns * (1 + 0.01 * data_jitter(bytes + i, 3));
+    ptb_rank_record ranks[8] = {{0}};
+    for (int r = 0; r < run->ranks && r < 8; r++)
+        ranks[r] = (ptb_rank_record){.samples_ns = samples, .count = 8, .checked = r == 1 ? bytes : 0};
+    ptb_metrics metrics = {0};
+    ptb_metrics_add(&metrics, "bandwidth", (double)bytes / median_ns, "GB/s", PTB_HIGHER_IS_BETTER,
+                    "S / t, t = median");
+    ptb_case named_case = {.params = params};
+    char key[PTB_KEY_BYTES];
+    ptb_case_key("pairs", &named_case, key);
+    const ptb_case_record record = {.bench = "pairs",
+                                    .key = key,
+                                    .params = &params,
+                                    .facts = &facts,
+                                    .bytes = bytes,
+                                    .ranks = run->ranks,
+                                    .hosts = 1,
+                                    .state = "ok",
+                                    .mode = "latency",
+                                    .combine = "max",
+                                    .stopped = "ci",
+                                    .batch = 1,
+                                    .started_utc_s = 1795960100,
+                                    .elapsed_s = 0.1,
+                                    .time_ns = ptb_stats_summarise(samples, 8),
+                                    .combined_ns = samples,
+                                    .combined_count = 8,
+                                    .rank = ranks,
+                                    .metrics = &metrics};
+    data_must(ptb_store_add_case(run->store, run->repetition, &record), "add case");
+}
+
 enum { DATA_STEPS = 100, DATA_MS = 1000000 };
 
 static inline void data_add_memory(ptb_metrics *m)

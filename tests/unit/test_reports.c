@@ -261,6 +261,8 @@ static void simulated_is_never_mixed(void **state)
     data_coll c = one_case("ring", 65536);
     data_add_coll(&a, &c);
     data_add_coll(&b, &c);
+    data_add_pair(&a, 65536, 4000);
+    data_add_pair(&b, 65536, 2000);
     data_add_step(&a, "ddp", 8, 400, 0);
     data_add_step(&b, "ddp", 8, 200, 0);
     data_finish(&a, &real);
