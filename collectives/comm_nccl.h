@@ -1,0 +1,124 @@
+// What the files of the `nccl` communicator share: comm_nccl.c (the communicator), comm_nccl_init.c (making
+// and ending NCCL's communicator), comm_nccl_calls.c (collectives and messages), comm_nccl_choice.c
+// (algorithm, protocol and channels: asked and run), comm_nccl_memory.c (registered buffers). NCCL 2.19 and
+// later. Never run on real hardware.
+#ifndef PTB_COLLECTIVES_COMM_NCCL_H
+#define PTB_COLLECTIVES_COMM_NCCL_H
+
+#include "collectives/comm.h"
+#include "profiler/nccl_profiler.h"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+enum {
+    PTB_NCCL_STREAMS = 8,   // that one communicator is used on
+    PTB_NCCL_CALLS = 32,    // kinds of call whose run is remembered; older ones are forgotten
+    PTB_NCCL_OLDEST = 21900 // NCCL version
+};
+
+// What was asked for: words of NCCL_ALGO and NCCL_PROTO; "" leaves the choice to NCCL.
+typedef struct {
+    char name[40]; // as asked: "ring/ll128", "default"
+    char algorithm[24], protocol[16];
+    int channels; // 0: NCCL's choice
+} ptb_nccl_choice;
+
+typedef struct ptb_nccl_memory {
+    void *memory;
+    size_t bytes;
+    void *registration;  // ncclCommRegister; NULL none
+    ncclWindow_t window; // NULL none
+    struct ptb_nccl_memory *next;
+} ptb_nccl_memory;
+
+typedef struct ptb_comm_nccl ptb_comm_nccl;
+typedef struct {
+    ptb_stream_watch watch; // watch.stream NULL: free
+    ptb_comm_nccl *comm;
+} ptb_nccl_stream;
+
+// A kind of call and what NCCL ran for it.
+typedef struct {
+    ptb_coll_kind kind; // PTB_COLL_COUNT: messages
+    size_t count;
+    ptb_dtype dtype;
+    ptb_redop op;
+    bool in_place;
+    ptb_nccl_ran ran;
+} ptb_nccl_seen;
+
+struct ptb_comm_nccl {
+    ptb_comm comm;
+    ncclComm_t nccl; // NULL: aborted or never made
+    int index;       // CUDA's number of the device
+    int version;     // of the library that runs
+    char name[64];   // by which the profiler plug-in knows it
+    double timeout_s;
+    ptb_nccl_choice choice;
+    ptb_gpu_direct gpu_direct;
+    ptb_nccl_watched *watched; // NULL: NCCL does not tell what it runs
+    ptb_nccl_memory *memory;
+    int32_t *flag; // what a barrier reduces, device memory
+    ptb_nccl_stream streams[PTB_NCCL_STREAMS];
+    ptb_nccl_stream *last_stream; // the last of them that was used
+    ptb_coll last_call;           // for the message when it does not end
+    int depth;                    // of groups
+    bool group_recorded;          // the open group is one whose run is recorded
+    ptb_nccl_seen seen[PTB_NCCL_CALLS];
+    size_t seen_count; // ever; the place of the next is seen_count mod PTB_NCCL_CALLS
+    ptb_nccl_seen *last_seen;
+};
+
+// OK for ncclSuccess. Anything else is logged with the call, file:line, NCCL's text and what to try, and
+// becomes LOST (a peer is gone), UNSUPPORTED (NCCL cannot do this here), NO_MEMORY or SYSTEM. nccl may be
+// NULL.
+ptb_status ptb_nccl_check(ncclResult_t result, ncclComm_t nccl, const char *call, const char *file, int line);
+#define PTB_NCCL(nccl, call) ptb_nccl_check((call), (nccl), #call, __FILE__, __LINE__)
+// The same for the CUDA runtime.
+#define PTB_NCCL_CUDA(call) ptb_cuda_check((int)(call), #call, __FILE__, __LINE__)
+
+// comm_nccl_init.c
+// Collective: NCCL's communicator of the world, within timeout_s.
+ptb_status ptb_nccl_init(ptb_comm_nccl *c, const ptb_comm_config *config);
+// Waits until all ranks are done with it, then frees it; aborts it where it failed before.
+void ptb_nccl_finish(ptb_comm_nccl *c);
+// Ends at once what runs on the device; every later call gives LOST.
+void ptb_nccl_abort(ptb_comm_nccl *c);
+
+// comm_nccl_choice.c
+const char *const *ptb_nccl_algorithms(ptb_coll_kind kind);
+bool ptb_nccl_has_algorithm(ptb_coll_kind kind, const char *name);
+// USAGE, logged by rank 0, for a name that no collective of NCCL has.
+ptb_status ptb_nccl_choose(const ptb_world *world, const ptb_comm_config *config, ptb_nccl_choice *choice);
+// The environment that NCCL reads when it makes a communicator says this choice from enter to leave.
+void ptb_nccl_environment_enter(const ptb_nccl_choice *choice, int version);
+void ptb_nccl_environment_leave(const ptb_nccl_choice *choice);
+// GPUDirect RDMA on or off: NCCL reads it once a process. UNSUPPORTED, logged, when it is another already.
+ptb_status ptb_nccl_gpu_direct(ptb_gpu_direct wanted);
+// What ran, against what was asked for.
+void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_nccl_ran *ran, ptb_params *facts);
+// Version, plug-ins, environment.
+void ptb_nccl_describe_library(const ptb_comm_nccl *c, ptb_params *facts);
+
+// comm_nccl_calls.c
+ptb_status ptb_nccl_collective(ptb_comm *comm, const ptb_coll *call, ptb_stream *stream);
+ptb_status ptb_nccl_group_begin(ptb_comm *comm);
+ptb_status ptb_nccl_group_end(ptb_comm *comm, ptb_stream *stream);
+ptb_status ptb_nccl_send(ptb_comm *comm, const void *buffer, size_t count, ptb_dtype dtype, int peer,
+                         ptb_stream *stream);
+ptb_status ptb_nccl_recv(ptb_comm *comm, void *buffer, size_t count, ptb_dtype dtype, int peer,
+                         ptb_stream *stream);
+bool ptb_nccl_supports(ptb_comm *comm, const ptb_coll *call, bool in_place, char *reason);
+// The name of what NCCL is called with for this call: "ncclAllReduce", "ncclBroadcast of each part".
+const char *ptb_nccl_call_name(const ptb_comm_nccl *c, const ptb_coll *call);
+const ptb_nccl_seen *ptb_nccl_find_seen(const ptb_comm_nccl *c, const ptb_coll *call);
+
+// comm_nccl_memory.c
+ptb_status ptb_nccl_alloc(ptb_comm *comm, size_t bytes, void **memory);
+void ptb_nccl_free(ptb_comm *comm, void *memory);
+// "symmetric window", "registered" or "private"
+const char *ptb_nccl_buffers(const ptb_comm_nccl *c, const ptb_coll *call);
+void ptb_nccl_memory_release(ptb_comm_nccl *c);
+
+#endif

@@ -1,0 +1,455 @@
+// Collectives and messages as NCCL calls. Where ranks hold unequal parts (comm.h: count does not divide by
+// the ranks), which NCCL's calls do not have, the parts go as one group: an all-gather as a broadcast of each
+// part, a reduce-scatter as a reduction of each part, the others as sends and receives.
+#include "collectives/comm_nccl.h"
+
+#include "core/device_cuda.h"
+#include "core/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const ncclDataType_t types[PTB_DTYPE_COUNT] = {
+    [PTB_F64] = ncclFloat64, [PTB_F32] = ncclFloat32, [PTB_F16] = ncclFloat16, [PTB_BF16] = ncclBfloat16,
+    [PTB_I64] = ncclInt64,   [PTB_I32] = ncclInt32,   [PTB_I8] = ncclInt8,     [PTB_U8] = ncclUint8,
+};
+static const ncclRedOp_t ops[PTB_REDOP_COUNT] = {[PTB_SUM] = ncclSum,
+                                                 [PTB_PROD] = ncclProd,
+                                                 [PTB_MIN] = ncclMin,
+                                                 [PTB_MAX] = ncclMax,
+                                                 [PTB_AVG] = ncclAvg};
+
+// ---- streams
+
+static void describe_call(const ptb_comm_nccl *c, char text[128])
+{
+    const ptb_coll *call = &c->last_call;
+    if (call->kind == PTB_COLL_COUNT)
+        snprintf(text, 128, "a message of %zu %s", call->count, ptb_dtype_name(call->dtype));
+    else
+        snprintf(text, 128, "%s of %zu %s", ptb_coll_name(call->kind), call->count,
+                 ptb_dtype_name(call->dtype));
+}
+
+// While the host waits for the stream: whether NCCL has failed behind the device's back, or hangs.
+static ptb_status look(ptb_stream_watch *watch, int64_t waited_ns)
+{
+    ptb_comm_nccl *c = ((ptb_nccl_stream *)watch)->comm;
+    ncclResult_t state = ncclSuccess;
+    char text[128];
+    if (!c->nccl)
+        return PTB_LOST;
+    ncclResult_t result = ncclCommGetAsyncError(c->nccl, &state);
+    if (result != ncclSuccess)
+        state = result;
+    if (state != ncclSuccess && state != ncclInProgress) {
+        describe_call(c, text);
+        ptb_status status = ptb_nccl_check(state, c->nccl, text, __FILE__, __LINE__);
+        ptb_nccl_abort(c);
+        return status;
+    }
+    if (c->timeout_s > 0 && (double)waited_ns > c->timeout_s * 1e9) {
+        describe_call(c, text);
+        ptb_error("rank %d of %d: %s did not end within %g s, so NCCL's communicator was aborted: a rank did "
+                  "not come to it (it died, hangs, or called something else), or a link is down",
+                  c->comm.rank, c->comm.size, text, c->timeout_s);
+        ptb_nccl_abort(c);
+        return PTB_LOST;
+    }
+    return PTB_OK;
+}
+
+static ptb_status attach(ptb_comm_nccl *c, ptb_stream *stream)
+{
+    ptb_nccl_stream *place = NULL;
+    for (int i = 0; i < PTB_NCCL_STREAMS; i++) {
+        ptb_nccl_stream *s = &c->streams[i];
+        if (s->watch.stream == stream) {
+            c->last_stream = s;
+            return PTB_OK;
+        }
+        if (!s->watch.stream && !place)
+            place = s;
+    }
+    if (strcmp(stream->device->ops->plugin.name, "cuda") != 0) {
+        ptb_error("communicator nccl moves memory of the device cuda, and this stream is of the device %s",
+                  stream->device->ops->plugin.name);
+        return PTB_USAGE;
+    }
+    if (!place) {
+        ptb_error("one nccl communicator is used on more than %d streams", PTB_NCCL_STREAMS);
+        return PTB_INTERNAL;
+    }
+    place->comm = c;
+    place->watch.look = look;
+    ptb_stream_watch_link(stream, &place->watch);
+    c->last_stream = place;
+    return PTB_OK;
+}
+
+// Before every operation; gives CUDA's stream.
+static inline ptb_status enter(ptb_comm_nccl *c, ptb_stream *stream, cudaStream_t *cuda)
+{
+    if (__builtin_expect(!c->nccl, 0))
+        return PTB_LOST; // was said when it was lost
+    if (__builtin_expect(!c->last_stream || c->last_stream->watch.stream != stream, 0))
+        PTB_TRY(attach(c, stream));
+    *cuda = ptb_cuda_stream(stream);
+    return PTB_OK;
+}
+
+// ---- the calls
+
+static bool equal_parts(const ptb_comm_nccl *c, const ptb_coll *call)
+{
+    return call->count % (size_t)c->comm.size == 0;
+}
+
+static char *part(const ptb_coll *call, const void *buffer, size_t element)
+{
+    return (char *)buffer + element * ptb_dtype_size(call->dtype);
+}
+
+static ncclResult_t gather_parts(const ptb_comm_nccl *c, const ptb_coll *call, cudaStream_t stream)
+{
+    int n = c->comm.size;
+    ncclResult_t result = ncclSuccess;
+    for (int r = 0; r < n && result == ncclSuccess; r++) {
+        ptb_range block = ptb_block(call->count, n, r);
+        char *to = part(call, call->recv, block.first);
+        if (block.count)
+            result = ncclBroadcast(r == c->comm.rank ? call->send : to, to, block.count, types[call->dtype],
+                                   r, c->nccl, stream);
+    }
+    return result;
+}
+
+static ncclResult_t reduce_parts(const ptb_comm_nccl *c, const ptb_coll *call, cudaStream_t stream)
+{
+    int n = c->comm.size;
+    ncclResult_t result = ncclSuccess;
+    for (int r = 0; r < n && result == ncclSuccess; r++) {
+        ptb_range block = ptb_block(call->count, n, r);
+        if (block.count)
+            result = ncclReduce(part(call, call->send, block.first), r == c->comm.rank ? call->recv : NULL,
+                                block.count, types[call->dtype], ops[call->op], r, c->nccl, stream);
+    }
+    return result;
+}
+
+static ncclResult_t exchange(const ptb_comm_nccl *c, const ptb_coll *call, cudaStream_t stream)
+{
+    int n = c->comm.size;
+    ncclDataType_t type = types[call->dtype];
+    bool lists = call->kind == PTB_ALL_TO_ALL_V;
+    size_t mine = lists ? 0 : ptb_block(call->count, n, c->comm.rank).count;
+    ncclResult_t result = ncclSuccess;
+    for (int p = 0; p < n && result == ncclSuccess; p++) {
+        ptb_range block = ptb_block(call->count, n, p);
+        size_t send_first = lists ? call->send_first[p] : block.first;
+        size_t send_count = lists ? call->send_counts[p] : block.count;
+        size_t recv_first = lists ? call->recv_first[p] : (size_t)p * mine;
+        size_t recv_count = lists ? call->recv_counts[p] : mine;
+        if (send_count)
+            result = ncclSend(part(call, call->send, send_first), send_count, type, p, c->nccl, stream);
+        if (recv_count && result == ncclSuccess)
+            result = ncclRecv(part(call, call->recv, recv_first), recv_count, type, p, c->nccl, stream);
+    }
+    return result;
+}
+
+// Gather and scatter: the root's own part is not moved where it lies in place.
+static ncclResult_t rooted_parts(const ptb_comm_nccl *c, const ptb_coll *call, cudaStream_t stream)
+{
+    int n = c->comm.size, me = c->comm.rank;
+    bool gather = call->kind == PTB_GATHER, root = me == call->root;
+    ncclDataType_t type = types[call->dtype];
+    const void *whole = gather ? call->recv : call->send, *own = gather ? call->send : call->recv;
+    size_t mine = ptb_block(call->count, n, me).count;
+    ncclResult_t result = ncclSuccess;
+    for (int r = 0; r < n && root && result == ncclSuccess; r++) {
+        ptb_range block = ptb_block(call->count, n, r);
+        char *at = part(call, whole, block.first);
+        if (!block.count || (r == me && at == own))
+            continue;
+        result = gather ? ncclRecv(at, block.count, type, r, c->nccl, stream)
+                        : ncclSend(at, block.count, type, r, c->nccl, stream);
+    }
+    bool in_place = root && own == part(call, whole, ptb_block(call->count, n, me).first);
+    if (mine && !in_place && result == ncclSuccess)
+        result = gather ? ncclSend(own, mine, type, call->root, c->nccl, stream)
+                        : ncclRecv((void *)own, mine, type, call->root, c->nccl, stream);
+    return result;
+}
+
+typedef ncclResult_t parts_fn(const ptb_comm_nccl *c, const ptb_coll *call, cudaStream_t stream);
+
+static ncclResult_t as_group(parts_fn *fn, const ptb_comm_nccl *c, const ptb_coll *call, cudaStream_t stream)
+{
+    ncclResult_t result = ncclGroupStart();
+    if (result != ncclSuccess)
+        return result;
+    result = fn(c, call, stream);
+    ncclResult_t end = ncclGroupEnd();
+    return result == ncclSuccess ? end : result;
+}
+
+// All-to-all, gather and scatter of equal parts are calls of NCCL from 2.28 on.
+static ncclResult_t exchange_call(const ptb_comm_nccl *c, const ptb_coll *call, cudaStream_t stream)
+{
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+    size_t each = call->count / (size_t)c->comm.size;
+    ncclDataType_t type = types[call->dtype];
+    if (equal_parts(c, call) && call->kind == PTB_ALL_TO_ALL)
+        return ncclAlltoAll(call->send, call->recv, each, type, c->nccl, stream);
+    if (equal_parts(c, call) && call->kind == PTB_GATHER)
+        return ncclGather(call->send, call->recv, each, type, call->root, c->nccl, stream);
+    if (equal_parts(c, call) && call->kind == PTB_SCATTER)
+        return ncclScatter(call->send, call->recv, each, type, call->root, c->nccl, stream);
+#endif
+    bool rooted = call->kind == PTB_GATHER || call->kind == PTB_SCATTER;
+    return as_group(rooted ? rooted_parts : exchange, c, call, stream);
+}
+
+static ncclResult_t issue(const ptb_comm_nccl *c, const ptb_coll *call, cudaStream_t stream)
+{
+    ncclDataType_t type = types[call->dtype];
+    size_t n = (size_t)c->comm.size;
+    bool root = c->comm.rank == call->root;
+    if (call->count == 0 && call->kind != PTB_BARRIER)
+        return ncclSuccess;
+    switch (call->kind) {
+    case PTB_ALL_REDUCE:
+        return ncclAllReduce(call->send, call->recv, call->count, type, ops[call->op], c->nccl, stream);
+    case PTB_ALL_GATHER:
+        return equal_parts(c, call)
+                   ? ncclAllGather(call->send, call->recv, call->count / n, type, c->nccl, stream)
+                   : as_group(gather_parts, c, call, stream);
+    case PTB_REDUCE_SCATTER:
+        return equal_parts(c, call) ? ncclReduceScatter(call->send, call->recv, call->count / n, type,
+                                                        ops[call->op], c->nccl, stream)
+                                    : as_group(reduce_parts, c, call, stream);
+    case PTB_BROADCAST:
+        return ncclBroadcast(root ? call->send : call->recv, call->recv, call->count, type, call->root,
+                             c->nccl, stream);
+    case PTB_REDUCE:
+        return ncclReduce(call->send, root ? call->recv : NULL, call->count, type, ops[call->op], call->root,
+                          c->nccl, stream);
+    case PTB_BARRIER:
+        return ncclAllReduce(c->flag, c->flag, 1, ncclInt32, ncclSum, c->nccl, stream);
+    default:
+        return exchange_call(c, call, stream);
+    }
+}
+
+const char *ptb_nccl_call_name(const ptb_comm_nccl *c, const ptb_coll *call)
+{
+    bool equal = equal_parts(c, call), native = equal && NCCL_VERSION_CODE >= 22800;
+    switch (call->kind) {
+    case PTB_ALL_REDUCE:
+        return "ncclAllReduce";
+    case PTB_ALL_GATHER:
+        return equal ? "ncclAllGather" : "ncclBroadcast of each part";
+    case PTB_REDUCE_SCATTER:
+        return equal ? "ncclReduceScatter" : "ncclReduce of each part";
+    case PTB_BROADCAST:
+        return "ncclBroadcast";
+    case PTB_REDUCE:
+        return "ncclReduce";
+    case PTB_BARRIER:
+        return "ncclAllReduce of one element";
+    case PTB_ALL_TO_ALL:
+        return native ? "ncclAlltoAll" : "ncclSend and ncclRecv, grouped";
+    case PTB_GATHER:
+        return native ? "ncclGather" : "ncclSend and ncclRecv, grouped";
+    case PTB_SCATTER:
+        return native ? "ncclScatter" : "ncclSend and ncclRecv, grouped";
+    default:
+        return "ncclSend and ncclRecv, grouped";
+    }
+}
+
+// ---- what ran
+
+static bool same_call(const ptb_nccl_seen *seen, const ptb_coll *call)
+{
+    return seen->kind == call->kind && seen->count == call->count && seen->dtype == call->dtype &&
+           seen->op == call->op && seen->in_place == (call->send == call->recv);
+}
+
+const ptb_nccl_seen *ptb_nccl_find_seen(const ptb_comm_nccl *c, const ptb_coll *call)
+{
+    size_t count = c->seen_count < PTB_NCCL_CALLS ? c->seen_count : PTB_NCCL_CALLS;
+    for (size_t i = 0; i < count; i++)
+        if (same_call(&c->seen[i], call))
+            return &c->seen[i];
+    return NULL;
+}
+
+// Whether this call is the first of its kind, so that what it runs as is to be recorded. The first call of a
+// benchmark is warm-up; the later ones find the profiler off.
+static inline bool is_new(ptb_comm_nccl *c, const ptb_coll *call)
+{
+    if (__builtin_expect(!c->watched || (c->last_seen && same_call(c->last_seen, call)), 1))
+        return false;
+    const ptb_nccl_seen *known = ptb_nccl_find_seen(c, call);
+    if (known) {
+        c->last_seen = &c->seen[known - c->seen];
+        return false;
+    }
+    ptb_nccl_seen *place = &c->seen[c->seen_count++ % PTB_NCCL_CALLS];
+    *place = (ptb_nccl_seen){.kind = call->kind,
+                             .count = call->count,
+                             .dtype = call->dtype,
+                             .op = call->op,
+                             .in_place = call->send == call->recv};
+    c->last_seen = place;
+    return true;
+}
+
+ptb_status ptb_nccl_collective(ptb_comm *comm, const ptb_coll *call, ptb_stream *stream)
+{
+    ptb_comm_nccl *c = (ptb_comm_nccl *)comm;
+    cudaStream_t cuda;
+    PTB_TRY(enter(c, stream, &cuda));
+    bool record = !c->group_recorded && is_new(c, call);
+    c->last_call = *call;
+    if (__builtin_expect(!record, 1))
+        return ptb_nccl_check(issue(c, call, cuda), c->nccl, ptb_coll_name(call->kind), __FILE__, __LINE__);
+    ptb_nccl_profiler_begin(c->watched);
+    ncclResult_t result = issue(c, call, cuda);
+    if (c->depth > 0 && result == ncclSuccess) { // it is launched with its group
+        c->group_recorded = true;
+        return PTB_OK;
+    }
+    ptb_nccl_profiler_end(c->watched, &c->last_seen->ran);
+    return ptb_nccl_check(result, c->nccl, ptb_coll_name(call->kind), __FILE__, __LINE__);
+}
+
+ptb_status ptb_nccl_group_begin(ptb_comm *comm)
+{
+    ptb_comm_nccl *c = (ptb_comm_nccl *)comm;
+    if (!c->nccl)
+        return PTB_LOST;
+    PTB_TRY(PTB_NCCL(c->nccl, ncclGroupStart()));
+    c->depth++;
+    return PTB_OK;
+}
+
+ptb_status ptb_nccl_group_end(ptb_comm *comm, ptb_stream *stream)
+{
+    (void)stream; // NCCL knows the stream of each call
+    ptb_comm_nccl *c = (ptb_comm_nccl *)comm;
+    c->depth--;
+    ptb_status status = PTB_NCCL(c->nccl, ncclGroupEnd());
+    if (c->depth == 0 && c->group_recorded) {
+        c->group_recorded = false;
+        if (c->watched)
+            ptb_nccl_profiler_end(c->watched, &c->last_seen->ran);
+    }
+    return status;
+}
+
+static ptb_status message(ptb_comm_nccl *c, const void *send, void *recv, size_t count, ptb_dtype dtype,
+                          int peer, ptb_stream *stream)
+{
+    cudaStream_t cuda;
+    PTB_TRY(enter(c, stream, &cuda));
+    if (count == 0)
+        return PTB_OK;
+    ptb_coll call = {.kind = PTB_COLL_COUNT, .count = count, .dtype = dtype};
+    bool record = !c->group_recorded && is_new(c, &call);
+    c->last_call = call;
+    if (record)
+        ptb_nccl_profiler_begin(c->watched);
+    ncclResult_t result = send ? ncclSend(send, count, types[dtype], peer, c->nccl, cuda)
+                               : ncclRecv(recv, count, types[dtype], peer, c->nccl, cuda);
+    if (record && c->depth > 0)
+        c->group_recorded = true;
+    else if (record)
+        ptb_nccl_profiler_end(c->watched, &c->last_seen->ran);
+    return ptb_nccl_check(result, c->nccl, send ? "ncclSend" : "ncclRecv", __FILE__, __LINE__);
+}
+
+ptb_status ptb_nccl_send(ptb_comm *comm, const void *buffer, size_t count, ptb_dtype dtype, int peer,
+                         ptb_stream *stream)
+{
+    return message((ptb_comm_nccl *)comm, buffer, NULL, count, dtype, peer, stream);
+}
+
+ptb_status ptb_nccl_recv(ptb_comm *comm, void *buffer, size_t count, ptb_dtype dtype, int peer,
+                         ptb_stream *stream)
+{
+    return message((ptb_comm_nccl *)comm, NULL, buffer, count, dtype, peer, stream);
+}
+
+// ---- what it can do
+
+static bool reduces(ptb_coll_kind kind)
+{
+    return kind == PTB_ALL_REDUCE || kind == PTB_REDUCE || kind == PTB_REDUCE_SCATTER;
+}
+
+// A forced algorithm may not exist for this call (its type, operation, size, or these links): NCCL says so
+// when a group is only simulated.
+static bool probe(ptb_comm_nccl *c, const ptb_coll *call, char *reason)
+{
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0)
+    ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+    if (c->version < 22200 || c->comm.size == 1 || ncclGroupStart() != ncclSuccess)
+        return true;
+    ncclResult_t result = issue(c, call, NULL);
+    ncclResult_t end = ncclGroupSimulateEnd(&info);
+    if (result == ncclSuccess)
+        result = end;
+    if (result != ncclInvalidUsage)
+        return true;
+    const char *last = ncclGetLastError(c->nccl);
+    snprintf(reason, PTB_REASON_BYTES, "NCCL cannot run %s for this %s here: %.200s", c->choice.name,
+             ptb_coll_name(call->kind), last && *last ? last : ncclGetErrorString(result));
+    return false;
+#else
+    (void)c, (void)call, (void)reason;
+    return true;
+#endif
+}
+
+bool ptb_nccl_supports(ptb_comm *comm, const ptb_coll *call, bool in_place, char *reason)
+{
+    ptb_comm_nccl *c = (ptb_comm_nccl *)comm;
+    int n = comm->size;
+    bool forced = c->choice.algorithm[0] != 0;
+    bool exchanges = call->kind == PTB_ALL_TO_ALL || call->kind == PTB_ALL_TO_ALL_V;
+    if (!c->nccl) {
+        snprintf(reason, PTB_REASON_BYTES, "NCCL's communicator was aborted");
+        return false;
+    }
+    if (exchanges && in_place && n > 1) {
+        snprintf(reason, PTB_REASON_BYTES,
+                 "NCCL exchanges with sends and receives, which in place would overwrite what is still to be "
+                 "sent");
+        return false;
+    }
+    if (reduces(call->kind) && call->op == PTB_AVG && ptb_dtype_is_float(call->dtype) && (n & (n - 1)) != 0) {
+        snprintf(reason, PTB_REASON_BYTES,
+                 "NCCL averages by multiplying with 1/%d, which is rounded, so the result cannot be checked "
+                 "for equality (op sum moves the same bytes)",
+                 n);
+        return false;
+    }
+    if (forced && !ptb_nccl_has_algorithm(call->kind, c->choice.name)) {
+        snprintf(reason, PTB_REASON_BYTES, "NCCL has no %s for %s", c->choice.name,
+                 ptb_coll_name(call->kind));
+        return false;
+    }
+    bool parts = (call->kind == PTB_ALL_GATHER || call->kind == PTB_REDUCE_SCATTER) && !equal_parts(c, call);
+    if (forced && parts && strcmp(c->choice.algorithm, "ring") != 0) {
+        snprintf(
+            reason, PTB_REASON_BYTES,
+            "%zu elements do not divide by %d ranks: NCCL then moves each part by itself, which only ring "
+            "does",
+            call->count, n);
+        return false;
+    }
+    return !forced || call->count == 0 || probe(c, call, reason);
+}

@@ -1,0 +1,261 @@
+// Which algorithm, protocol and channels: what is asked of NCCL through the environment that it reads when a
+// communicator is made (NCCL_ALGO, NCCL_PROTO), and what it says that it ran.
+#include "collectives/comm_nccl.h"
+
+#include "core/log.h"
+
+#include <link.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Which collectives have which algorithm, from NCCL's src/device/generate.py; LL and LL128 exist for ring and
+// tree only. A new algorithm of NCCL is a new word here.
+#define RING_WORDS "ring", "ring/ll", "ring/ll128", "ring/simple"
+#define TREE_WORDS "tree", "tree/ll", "tree/ll128", "tree/simple"
+static const char *const all_reduce_names[] = {RING_WORDS,       TREE_WORDS,      "nvls", "nvls_tree",
+                                               "collnet_direct", "collnet_chain", NULL};
+static const char *const gather_names[] = {RING_WORDS, "nvls", "collnet_direct", "pat", NULL};
+static const char *const rooted_names[] = {RING_WORDS, NULL};
+static const char *const no_names[] = {NULL};
+
+const char *const *ptb_nccl_algorithms(ptb_coll_kind kind)
+{
+    switch (kind) {
+    case PTB_ALL_REDUCE:
+    case PTB_BARRIER: // an all-reduce of one element
+        return all_reduce_names;
+    case PTB_ALL_GATHER:
+    case PTB_REDUCE_SCATTER:
+        return gather_names;
+    case PTB_BROADCAST:
+    case PTB_REDUCE:
+        return rooted_names;
+    default: // made of sends and receives
+        return no_names;
+    }
+}
+
+bool ptb_nccl_has_algorithm(ptb_coll_kind kind, const char *name)
+{
+    for (const char *const *at = ptb_nccl_algorithms(kind); *at; at++)
+        if (strcmp(*at, name) == 0)
+            return true;
+    return false;
+}
+
+ptb_status ptb_nccl_choose(const ptb_world *world, const ptb_comm_config *config, ptb_nccl_choice *choice)
+{
+    const char *name = config->algorithm;
+    *choice = (ptb_nccl_choice){.name = "default", .channels = config->channels};
+    if (!name || !*name || strcmp(name, "auto") == 0 || strcmp(name, "default") == 0)
+        return PTB_OK;
+    if (!ptb_nccl_has_algorithm(PTB_ALL_REDUCE, name) && !ptb_nccl_has_algorithm(PTB_ALL_GATHER, name)) {
+        const char *names[32] = {"default"};
+        size_t count = 1;
+        for (const char *const *at = all_reduce_names; *at; at++)
+            names[count++] = *at;
+        names[count++] = "pat";
+        char near[256];
+        ptb_text_nearest(name, names, count, near, sizeof near);
+        if (world->rank == 0)
+            ptb_error("NCCL has no algorithm '%s'; did you mean %s?", name, near);
+        return PTB_USAGE;
+    }
+    const char *slash = strchr(name, '/');
+    snprintf(choice->name, sizeof choice->name, "%s", name);
+    snprintf(choice->algorithm, sizeof choice->algorithm, "%.*s",
+             (int)(slash ? slash - name : (long)strlen(name)), name);
+    snprintf(choice->protocol, sizeof choice->protocol, "%s", slash ? slash + 1 : "");
+    return PTB_OK;
+}
+
+// ---- the environment
+
+// The environment belongs to the process: threads that make communicators with the same choice share it, the
+// others wait until these are done.
+static struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t left;
+    int users;
+    char choice[40];                    // of the users
+    char *old_algorithm, *old_protocol; // as they were; NULL: not set
+} environment = {.mutex = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER};
+
+// "allreduce:tree;allgather:..." from NCCL 2.24 on, so that collectives without this algorithm keep theirs; a
+// plain word before.
+static void compose(const char *word, const char *name, int version, char out[160])
+{
+    static const struct {
+        ptb_coll_kind kind;
+        const char *function;
+    } functions[] = {{PTB_ALL_REDUCE, "allreduce"},
+                     {PTB_ALL_GATHER, "allgather"},
+                     {PTB_REDUCE_SCATTER, "reducescatter"},
+                     {PTB_BROADCAST, "broadcast"},
+                     {PTB_REDUCE, "reduce"}};
+    char plain[24];
+    size_t n = 0;
+    for (; *word && n + 1 < sizeof plain; word++) // "collnet_direct" is NCCL's "CollNetDirect"
+        if (*word != '_')
+            plain[n++] = *word;
+    plain[n] = 0;
+    if (version < 22400) {
+        snprintf(out, 160, "%s", plain);
+        return;
+    }
+    size_t at = 0;
+    out[0] = 0;
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
+        if (ptb_nccl_has_algorithm(functions[i].kind, name) && at < 160)
+            at +=
+                (size_t)snprintf(out + at, 160 - at, "%s%s:%s", at ? ";" : "", functions[i].function, plain);
+}
+
+static char *swap(const char *name, const char *value)
+{
+    const char *old = getenv(name);
+    char *copy = old ? strdup(old) : NULL;
+    setenv(name, value, 1);
+    return copy;
+}
+
+static void put_back(const char *name, char *old)
+{
+    if (old)
+        setenv(name, old, 1);
+    else
+        unsetenv(name);
+    free(old);
+}
+
+void ptb_nccl_environment_enter(const ptb_nccl_choice *choice, int version)
+{
+    char value[160];
+    pthread_mutex_lock(&environment.mutex);
+    while (environment.users > 0 && strcmp(environment.choice, choice->name) != 0)
+        pthread_cond_wait(&environment.left, &environment.mutex);
+    if (environment.users++ == 0) {
+        snprintf(environment.choice, sizeof environment.choice, "%s", choice->name);
+        if (choice->algorithm[0]) {
+            compose(choice->algorithm, choice->name, version, value);
+            environment.old_algorithm = swap("NCCL_ALGO", value);
+        }
+        if (choice->protocol[0]) {
+            compose(choice->protocol, choice->name, version, value);
+            environment.old_protocol = swap("NCCL_PROTO", value);
+        }
+    }
+    pthread_mutex_unlock(&environment.mutex);
+}
+
+void ptb_nccl_environment_leave(const ptb_nccl_choice *choice)
+{
+    pthread_mutex_lock(&environment.mutex);
+    if (--environment.users == 0) {
+        if (choice->algorithm[0])
+            put_back("NCCL_ALGO", environment.old_algorithm);
+        if (choice->protocol[0])
+            put_back("NCCL_PROTO", environment.old_protocol);
+        environment.old_algorithm = environment.old_protocol = NULL;
+        pthread_cond_broadcast(&environment.left);
+    }
+    pthread_mutex_unlock(&environment.mutex);
+}
+
+ptb_status ptb_nccl_gpu_direct(ptb_gpu_direct wanted)
+{
+    // NCCL keeps what it read first for the whole process, so this must be remembered for as long.
+    static atomic_int in_effect = -1;
+    static const char *const words[] = {"the default", "off", "on"};
+    int first = -1;
+    if (atomic_compare_exchange_strong(&in_effect, &first, (int)wanted)) {
+        if (wanted != PTB_GPU_DIRECT_DEFAULT)
+            setenv("NCCL_NET_GDR_LEVEL", wanted == PTB_GPU_DIRECT_ON ? "SYS" : "LOC", 1);
+        return PTB_OK;
+    }
+    if (first == (int)wanted)
+        return PTB_OK;
+    ptb_error(
+        "GPUDirect RDMA is %s in this process already, and NCCL reads NCCL_NET_GDR_LEVEL once a process: "
+        "measure %s in a run of its own",
+        words[first], words[wanted]);
+    return PTB_UNSUPPORTED;
+}
+
+// ---- what ran
+
+void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_nccl_ran *ran, ptb_params *facts)
+{
+    const ptb_nccl_choice *asked = &c->choice;
+    if (c->comm.size == 1) {
+        ptb_params_set(facts, "algorithm", "none (one rank: a copy)");
+        return;
+    }
+    if (!ran || (ran->collectives == 0 && ran->messages == 0)) {
+        ptb_params_set(facts, "algorithm", "%s (not confirmed: NCCL's profiler plug-in told nothing)",
+                       asked->name);
+        return;
+    }
+    if (ran->collectives == 0) {
+        ptb_params_set(facts, "algorithm", "none (sends and receives)");
+        ptb_params_set(facts, "channels", "%d a message", ran->channels);
+        return;
+    }
+    ptb_params_set(facts, "algorithm", "%s%s", ran->algorithm, ran->mixed ? " and others" : "");
+    if (ran->protocol[0])
+        ptb_params_set(facts, "protocol", "%s", ran->protocol);
+    ptb_params_set(facts, "channels", "%d", ran->channels);
+    bool other = asked->algorithm[0] && (strcmp(asked->algorithm, ran->algorithm) != 0 || ran->mixed);
+    bool other_protocol = asked->protocol[0] && (strcmp(asked->protocol, ran->protocol) != 0 || ran->mixed);
+    if (other || other_protocol)
+        ptb_params_set(facts, "replaced", "asked %s, ran %s/%s", asked->name, ran->algorithm, ran->protocol);
+    if (asked->channels && ran->channels != asked->channels)
+        ptb_params_set(facts, "channels_replaced", "asked %d, ran %d", asked->channels, ran->channels);
+}
+
+// ---- the library
+
+typedef struct {
+    char network[64], tuner[64];
+} loaded_plugins;
+
+static int note_plugin(struct dl_phdr_info *info, size_t size, void *context)
+{
+    (void)size;
+    loaded_plugins *found = context;
+    const char *name = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
+    name = name ? name + 1 : info->dlpi_name;
+    if (name && strncmp(name, "libnccl-net", 11) == 0)
+        snprintf(found->network, sizeof found->network, "%s", name);
+    if (name && strncmp(name, "libnccl-tuner", 13) == 0)
+        snprintf(found->tuner, sizeof found->tuner, "%s", name);
+    return 0;
+}
+
+extern char **environ;
+
+void ptb_nccl_describe_library(const ptb_comm_nccl *c, ptb_params *facts)
+{
+    loaded_plugins found = {"NCCL's own", "none"};
+    char text[104] = "";
+    size_t at = 0;
+    ptb_params_set(facts, "nccl", "%d.%d.%d", c->version / 10000, c->version / 100 % 100, c->version % 100);
+    dl_iterate_phdr(note_plugin, &found);
+    ptb_params_set(facts, "nccl_net", "%s", found.network);
+    ptb_params_set(facts, "nccl_tuner", "%s", found.tuner);
+    for (char **entry = environ; *entry; entry++) {
+        if (strncmp(*entry, "NCCL_", 5) != 0 || strncmp(*entry, "NCCL_PROFILER_PLUGIN=", 21) == 0)
+            continue;
+        int n = snprintf(text + at, sizeof text - at, "%s%s", at ? " " : "", *entry);
+        if (n < 0 || (size_t)n >= sizeof text - at) {
+            snprintf(text + sizeof text - 5, 5, " ...");
+            break;
+        }
+        at += (size_t)n;
+    }
+    if (text[0])
+        ptb_params_set(facts, "nccl_environment", "%s", text);
+}

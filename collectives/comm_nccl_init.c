@@ -1,0 +1,271 @@
+// Making and ending NCCL's communicator.
+//
+// A blocking communicator is made in a thread of its own while the caller waits with a time limit. NCCL's
+// non-blocking communicators (ncclConfig_t.blocking = 0), which could be polled, stay so for their life, and
+// then every later call is launched by a thread that NCCL starts for it (src/group.cc, ncclGroupEndInternal):
+// tens of microseconds that no benchmark of latency can bear.
+#include "collectives/comm_nccl.h"
+
+#include "core/clock.h"
+#include "core/device_cuda.h"
+#include "core/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+// ---- errors
+
+static const char *advice(ncclResult_t result)
+{
+    switch (result) {
+    case ncclUnhandledCudaError:
+        return "a CUDA call inside NCCL failed; NCCL_DEBUG=WARN says which";
+    case ncclSystemError:
+        return "a system call or the network failed; NCCL_DEBUG=INFO shows the interfaces that NCCL chose, "
+               "and "
+               "NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose others";
+    case ncclInvalidUsage:
+        return "NCCL refuses this use of it here; NCCL_DEBUG=WARN says why";
+    case ncclRemoteError:
+        return "another rank has failed or left; look for the first message of the other ranks";
+    default:
+        return "NCCL_DEBUG=WARN says more";
+    }
+}
+
+ptb_status ptb_nccl_check(ncclResult_t result, ncclComm_t nccl, const char *call, const char *file, int line)
+{
+    if (__builtin_expect(result == ncclSuccess, 1))
+        return PTB_OK;
+    const char *last = ncclGetLastError(nccl);
+    ptb_error("%s failed (%s:%d): %s%s%s. %s", call, file, line, ncclGetErrorString(result),
+              last && *last ? ": " : "", last ? last : "", advice(result));
+    switch (result) {
+    case ncclRemoteError:
+        return PTB_LOST;
+    case ncclInvalidUsage:
+        return PTB_UNSUPPORTED;
+    case ncclInvalidArgument:
+        return PTB_INTERNAL;
+    default:
+        return PTB_SYSTEM;
+    }
+}
+
+// ---- making one
+
+// Shared by the caller and the thread; the last of the two frees it.
+typedef struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    atomic_int users;
+    bool done;
+    int index, size, rank;
+    ncclUniqueId id;
+    ncclConfig_t config;
+    char name[64];
+    ncclComm_t nccl;
+    ncclResult_t result;
+} init_job;
+
+static void job_leave(init_job *job)
+{
+    if (atomic_fetch_sub(&job->users, 1) > 1)
+        return;
+    pthread_cond_destroy(&job->changed);
+    pthread_mutex_destroy(&job->mutex);
+    free(job);
+}
+
+static void *init_thread(void *arg)
+{
+    init_job *job = arg;
+    ncclComm_t nccl = NULL;
+    ncclResult_t result = ncclUnhandledCudaError;
+    if (cudaSetDevice(job->index) == cudaSuccess)
+        result = ncclCommInitRankConfig(&nccl, job->size, job->id, job->rank, &job->config);
+    pthread_mutex_lock(&job->mutex);
+    job->nccl = nccl;
+    job->result = result;
+    job->done = true;
+    pthread_cond_signal(&job->changed);
+    pthread_mutex_unlock(&job->mutex);
+    job_leave(job);
+    return NULL;
+}
+
+static init_job *job_new(const ptb_comm_nccl *c, const ncclUniqueId *id)
+{
+    init_job *job = calloc(1, sizeof *job);
+    if (!job)
+        return NULL;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&job->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    pthread_mutex_init(&job->mutex, NULL);
+    atomic_init(&job->users, 2);
+    job->index = c->index;
+    job->size = c->comm.size;
+    job->rank = c->comm.rank;
+    job->id = *id;
+    job->config = (ncclConfig_t)NCCL_CONFIG_INITIALIZER;
+    job->config.blocking = 1;
+    if (c->choice.channels)
+        job->config.minCTAs = job->config.maxCTAs = c->choice.channels;
+    memcpy(job->name, c->name, sizeof job->name);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    job->config.commName = job->name;
+#endif
+    return job;
+}
+
+// False: the time is over.
+static bool job_wait(init_job *job, double timeout_s)
+{
+    struct timespec end;
+    int64_t end_ns = ptb_clock_ns() + (int64_t)(timeout_s * 1e9);
+    end.tv_sec = end_ns / 1000000000;
+    end.tv_nsec = end_ns % 1000000000;
+    int code = 0;
+    pthread_mutex_lock(&job->mutex);
+    while (!job->done && code != ETIMEDOUT)
+        code = timeout_s > 0 ? pthread_cond_timedwait(&job->changed, &job->mutex, &end)
+                             : pthread_cond_wait(&job->changed, &job->mutex);
+    bool done = job->done;
+    pthread_mutex_unlock(&job->mutex);
+    return done;
+}
+
+static ptb_status run_job(ptb_comm_nccl *c, init_job *job)
+{
+    pthread_t thread;
+    int code = pthread_create(&thread, NULL, init_thread, job);
+    if (code != 0) {
+        ptb_error("a thread to make NCCL's communicator cannot be started: %s", strerror(code));
+        job_leave(job);
+        job_leave(job);
+        return PTB_SYSTEM;
+    }
+    pthread_detach(thread);
+    ptb_status status = PTB_OK;
+    if (job_wait(job, c->timeout_s)) {
+        status = ptb_nccl_check(job->result, NULL, "ncclCommInitRankConfig", __FILE__, __LINE__);
+        c->nccl = status == PTB_OK ? job->nccl : NULL;
+    } else { // nothing ends a blocking ncclCommInitRankConfig; the thread stays until the program ends
+        ptb_error("rank %d of %d: NCCL's communicator was not made within %g s: a rank did not come, or the "
+                  "ranks cannot reach each other (NCCL_DEBUG=INFO shows the interfaces that NCCL chose)",
+                  c->comm.rank, c->comm.size, c->timeout_s);
+        status = PTB_LOST;
+    }
+    job_leave(job);
+    return status;
+}
+
+// ---- what is checked before
+
+// Two ranks on one GPU: NCCL before 2.30 refuses them, and its message does not reach the user by itself.
+static ptb_status check_devices(const ptb_comm_nccl *c)
+{
+    typedef struct {
+        char bus[24];
+    } place;
+    const ptb_world *world = c->comm.world;
+    const char *allowed = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    place mine = {""};
+    place *all = calloc((size_t)world->size, sizeof *all);
+    ptb_status status = all ? PTB_OK : PTB_NO_MEMORY;
+    if (status == PTB_OK)
+        status = PTB_NCCL_CUDA(cudaDeviceGetPCIBusId(mine.bus, (int)sizeof mine.bus - 1, c->index));
+    status = ptb_world_agree(c->comm.world, status);
+    if (status == PTB_OK)
+        status = ptb_world_all_gather(c->comm.world, &mine, sizeof mine, all);
+    bool may = c->version >= 23000 && allowed && strcmp(allowed, "1") == 0;
+    for (int r = 0; r < world->size && status == PTB_OK && !may; r++)
+        for (int q = r + 1; q < world->size && status == PTB_OK; q++)
+            if (world->host_of[r] == world->host_of[q] && strcmp(all[r].bus, all[q].bus) == 0) {
+                if (world->rank == 0)
+                    ptb_error(
+                        "ranks %d and %d are both on GPU %s, which NCCL does not take: start at most as "
+                        "many ranks on a host as it has GPUs (NCCL from 2.30 on allows it with "
+                        "NCCL_MULTI_RANK_GPU_ENABLE=1; this is %d.%d.%d)",
+                        r, q, all[r].bus, c->version / 10000, c->version / 100 % 100, c->version % 100);
+                status = PTB_UNSUPPORTED;
+            }
+    free(all);
+    return status;
+}
+
+static ptb_status share_id(const ptb_comm_nccl *c, ncclUniqueId *id)
+{
+    struct {
+        int result;
+        ncclUniqueId id;
+    } shared = {.result = ncclSuccess};
+    if (c->comm.rank == 0)
+        shared.result = ncclGetUniqueId(&shared.id);
+    PTB_TRY(ptb_world_broadcast(c->comm.world, 0, &shared, sizeof shared));
+    if (shared.result != ncclSuccess && c->comm.rank != 0)
+        return PTB_SYSTEM; // rank 0 says why
+    *id = shared.id;
+    return ptb_nccl_check((ncclResult_t)shared.result, NULL, "ncclGetUniqueId", __FILE__, __LINE__);
+}
+
+ptb_status ptb_nccl_init(ptb_comm_nccl *c, const ptb_comm_config *config)
+{
+    static atomic_uint made; // so that each communicator has a name of its own
+    ncclUniqueId id;
+    PTB_TRY(ptb_nccl_check(ncclGetVersion(&c->version), NULL, "ncclGetVersion", __FILE__, __LINE__));
+    if (c->version < PTB_NCCL_OLDEST) {
+        ptb_error("NCCL %d is too old: 2.19 or later is needed", c->version);
+        return PTB_UNSUPPORTED;
+    }
+    PTB_TRY(PTB_NCCL_CUDA(cudaGetDevice(&c->index)));
+    PTB_TRY(check_devices(c));
+    PTB_TRY(ptb_world_agree(c->comm.world, ptb_nccl_gpu_direct(config->gpu_direct)));
+    bool asked = ptb_nccl_profiler_request();
+    snprintf(c->name, sizeof c->name, "ptbench-%d-%u", (int)getpid(), atomic_fetch_add(&made, 1));
+    PTB_TRY(share_id(c, &id));
+    init_job *job = job_new(c, &id);
+    PTB_TRY(ptb_world_agree(c->comm.world, job ? PTB_OK : PTB_NO_MEMORY));
+    ptb_nccl_environment_enter(&c->choice, c->version);
+    ptb_status status = run_job(c, job);
+    ptb_nccl_environment_leave(&c->choice);
+    PTB_TRY(status);
+    c->watched = asked ? ptb_nccl_profiler_find(c->name) : NULL;
+    return PTB_OK;
+}
+
+// ---- ending one
+
+void ptb_nccl_abort(ptb_comm_nccl *c)
+{
+    ncclComm_t nccl = c->nccl;
+    c->nccl = NULL;
+    c->watched = NULL;
+    if (nccl)
+        ncclCommAbort(nccl);
+}
+
+void ptb_nccl_finish(ptb_comm_nccl *c)
+{
+    ncclResult_t state = ncclSuccess;
+    if (!c->nccl)
+        return;
+    if (ncclCommGetAsyncError(c->nccl, &state) != ncclSuccess || state != ncclSuccess) {
+        ptb_nccl_abort(c);
+        return;
+    }
+    ncclComm_t nccl = c->nccl;
+    c->nccl = NULL;
+    c->watched = NULL;
+    if (PTB_NCCL(nccl, ncclCommFinalize(nccl)) == PTB_OK)
+        PTB_NCCL(NULL, ncclCommDestroy(nccl));
+}
