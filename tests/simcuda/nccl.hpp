@@ -1,0 +1,216 @@
+// The simulated NCCL, under the real nccl.h. Ranks are processes (or threads) of one machine that meet in a
+// segment of POSIX shared memory named by the unique id; what a collective does runs on its stream, in the
+// device process, and passes all data through that segment. Files: nccl_comm.cpp (communicators),
+// nccl_calls.cpp (the calls and groups), nccl_choice.cpp (algorithm and protocol, as NCCL_ALGO and NCCL_PROTO
+// say), nccl_profiler.cpp (what NCCL tells a profiler plug-in), nccl_device.cpp and nccl_reduce.cpp (what
+// runs in the device process).
+//
+// Which algorithm is chosen is only reported: data always goes the same way. The machine has NVSwitch, one
+// host and no CollNet. As with the real one, a forced algorithm that cannot be had is sometimes refused
+// (ncclInvalidUsage) and sometimes replaced without a word: nvls_tree runs as nvls on one host, collnet and
+// pat run as ring.
+//
+// PTB_SIM: ncclerr=N (the N-th operation of each rank ends with ncclRemoteError), nccl_hang=N (it never
+// ends), slow_rank=R:US (rank R takes so much longer for each), dead_link=A-B (nothing passes between these
+// ranks), nccl_replace=1 (every forced algorithm runs as ring), nccl_symmetric=0 (no windows),
+// nccl_profiler=N (version of the plug-in interface, 5 or 6).
+#ifndef PTB_SIMCUDA_NCCL_HPP
+#define PTB_SIMCUDA_NCCL_HPP
+
+#include "tests/simcuda/sim.hpp"
+
+#include <nccl.h>
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <vector>
+
+enum {
+    SIM_NCCL_RANKS = 64,
+    SIM_NCCL_SLOT_BYTES = 128 << 10,   // of a rank's part of a collective in flight
+    SIM_NCCL_CHANNEL_BYTES = 32 << 10, // of messages in flight from one rank to another
+    SIM_NCCL_MESSAGES = 150,           // that fit into the arguments of one piece of work
+};
+
+// Operations by name, in the order of NCCL's own list.
+enum sim_nccl_function {
+    SIM_NCCL_BROADCAST,
+    SIM_NCCL_REDUCE,
+    SIM_NCCL_ALL_GATHER,
+    SIM_NCCL_REDUCE_SCATTER,
+    SIM_NCCL_ALL_REDUCE,
+    SIM_NCCL_FUNCTIONS, // that have algorithms
+    SIM_NCCL_SEND = SIM_NCCL_FUNCTIONS,
+    SIM_NCCL_RECV,
+    SIM_NCCL_ALL_TO_ALL, // these are made of sends and receives
+    SIM_NCCL_GATHER,
+    SIM_NCCL_SCATTER,
+};
+const char *sim_nccl_function_name(int function); // "AllReduce"
+const char *sim_nccl_type_name(int type);         // "ncclFloat32"
+size_t sim_nccl_type_size(int type);
+
+// One collective as a rank calls it; what all ranks must agree in. count: as in the call.
+struct sim_nccl_call {
+    int function, type, op, root;
+    uint64_t count;
+};
+
+struct sim_nccl_channel {
+    alignas(64) std::atomic<uint64_t> written;
+    alignas(64) std::atomic<uint64_t> read;
+    char data[SIM_NCCL_CHANNEL_BYTES];
+};
+
+struct sim_nccl_rank {
+    std::atomic<int> joined;
+    std::atomic<int> aborted;
+    std::atomic<int> busy;      // pieces of work that run
+    std::atomic<uint64_t> side; // address of its sim_nccl_side in its device process
+    sim_nccl_call call[2];
+};
+
+// The shared segment; zeroed when new. Behind it: slots [2][ranks], channels [from][to].
+struct sim_nccl_shared {
+    std::atomic<int> ranks; // 0: nobody has come
+    std::atomic<int> joined, finalized;
+    std::atomic<int> error; // ncclResult_t of all; set after the message
+    std::atomic<int> error_claimed;
+    char message[400];
+    alignas(64) std::atomic<uint32_t> arrived;
+    alignas(64) std::atomic<uint32_t> generation; // of the barrier
+    sim_nccl_rank rank[SIM_NCCL_RANKS];
+};
+size_t sim_nccl_shared_bytes(int ranks);
+static inline char *sim_nccl_slot(sim_nccl_shared *s, int parity, int rank)
+{
+    const size_t n = (size_t)s->ranks.load(std::memory_order_relaxed);
+    return (char *)(s + 1) + ((size_t)parity * n + (size_t)rank) * SIM_NCCL_SLOT_BYTES;
+}
+static inline sim_nccl_channel *sim_nccl_channel_of(sim_nccl_shared *s, int from, int to)
+{
+    const size_t n = (size_t)s->ranks.load(std::memory_order_relaxed);
+    sim_nccl_channel *first = (sim_nccl_channel *)((char *)(s + 1) + 2 * n * SIM_NCCL_SLOT_BYTES);
+    return first + (size_t)from * n + (size_t)to;
+}
+// Maps the segment of that name, which is made if it is not there; NULL, errno set, if that fails.
+sim_nccl_shared *sim_nccl_map(const char *name, int ranks);
+// The first error stays.
+__attribute__((format(printf, 3, 4))) void sim_nccl_fail(sim_nccl_shared *s, ncclResult_t error,
+                                                         const char *format, ...);
+
+// Times of a piece of work, for the profiler: memory that program and device share. GPU clock, 0: not yet.
+struct sim_nccl_times {
+    std::atomic<uint64_t> begin_ns, end_ns;
+};
+
+// ---- arguments of work in the device process (nccl_device.cpp)
+
+struct sim_nccl_attach {
+    char name[64];
+    int rank, ranks;
+    long error_at, hang_at, slow_us; // -1: never
+    int dead[2];                     // -1: none
+};
+cudaError_t sim_nccl_work_attach(void *args);
+struct sim_nccl_detach {
+    uint64_t side;
+};
+cudaError_t sim_nccl_work_detach(void *args);
+
+struct sim_nccl_collective {
+    uint64_t side;
+    sim_nccl_call call;
+    const void *send;
+    void *recv;
+    sim_nccl_times *times; // NULL: nobody asks
+};
+cudaError_t sim_nccl_work_collective(void *args);
+
+struct sim_nccl_message {
+    void *buffer;
+    uint64_t count;
+    int16_t type, peer;
+    int32_t send;
+};
+struct sim_nccl_messages {
+    uint64_t side;
+    sim_nccl_times *times;
+    uint32_t count;
+    const sim_nccl_message *list; // shared memory, when there are too many for the arguments; else NULL
+    sim_nccl_message own[SIM_NCCL_MESSAGES];
+};
+cudaError_t sim_nccl_work_messages(void *args);
+
+// out[i] = a[0][i] op a[1][i] op ... of n vectors, in that order; 16-bit floats in f32, rounded once.
+// Average: floats are multiplied with 1/n rounded to the type first, integers divided at the end, as NCCL
+// does.
+void sim_nccl_reduce(int type, int op, void *out, const char *const *vectors, int n, size_t count);
+
+// ---- the program's side
+
+enum { SIM_NCCL_ALGORITHMS = 7, SIM_NCCL_PROTOCOLS = 3 };
+
+struct sim_nccl_choice {
+    bool algorithm[SIM_NCCL_FUNCTIONS][SIM_NCCL_ALGORITHMS];
+    bool protocol[SIM_NCCL_FUNCTIONS][SIM_NCCL_PROTOCOLS];
+    bool forced_algorithm[SIM_NCCL_FUNCTIONS], forced_protocol[SIM_NCCL_FUNCTIONS];
+};
+// From the environment, as it is now. False: it is not understood; the text says why.
+bool sim_nccl_read_choice(sim_nccl_choice *choice, std::string *why);
+struct sim_nccl_run {
+    const char *algorithm, *protocol;
+    int channels;
+};
+
+struct ncclComm {
+    sim_nccl_shared *shared;
+    std::string id, name, last_error;
+    int rank, ranks, device;
+    int channels_min, channels_max;
+    uint64_t side;
+    sim_nccl_choice choice;
+    cudaStream_t last_stream;
+    cudaEvent_t order; // of the streams that it is used on
+    void *profiler;    // context of the plug-in
+    uint64_t sequence[SIM_NCCL_FUNCTIONS];
+    std::vector<void *> lists; // of messages, shared memory
+    std::atomic<int> watched;  // pieces of work whose end the profiler waits for
+};
+
+// What would run; InvalidUsage, with the text in comm->last_error, where the environment leaves nothing.
+ncclResult_t sim_nccl_choose(ncclComm *comm, const sim_nccl_call *call, sim_nccl_run *run);
+
+// An operation of a group, as it was called.
+struct sim_nccl_operation {
+    ncclComm *comm;
+    cudaStream_t stream;
+    sim_nccl_call call; // root: the peer of a message
+    const void *send;
+    void *recv;
+    int api; // function that the program called: AllToAll for its messages
+    sim_nccl_run run;
+};
+
+// nccl_profiler.cpp
+void sim_nccl_profiler_init(ncclComm *comm);
+void sim_nccl_profiler_finalize(ncclComm *comm); // waits until all that it watches has ended
+int sim_nccl_profiler_mask(void);
+// Around the launch of a group of operations on one communicator: tells of the group and of each operation,
+// and gives times for the work to fill when its inside is asked for (NULL: it is not).
+struct sim_nccl_told {
+    void *api, *group;
+    std::vector<void *> tasks;
+    int mask;
+};
+void sim_nccl_profiler_begin(ncclComm *comm, const std::vector<sim_nccl_operation> &operations,
+                             sim_nccl_told *told);
+sim_nccl_times *sim_nccl_profiler_times(ncclComm *comm, const sim_nccl_operation &operation,
+                                        sim_nccl_told *told, size_t which);
+void sim_nccl_profiler_end(ncclComm *comm, sim_nccl_told *told);
+
+// Remembers an error of this thread, for ncclGetLastError, and gives it.
+ncclResult_t sim_nccl_refuse(ncclComm *comm, ncclResult_t error, const std::string &text);
+
+#endif
