@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 // One rank's view of its group, gathered from all.
 typedef struct {
@@ -101,6 +102,8 @@ ptb_status ptb_coll_bench_metrics(ptb_bench_run *run, const ptb_timing *timing, 
 void ptb_coll_bench_facts(ptb_bench_run *run, ptb_params *facts)
 {
     run->comm->ops->describe(run->comm, ptb_coll_is_p2p(run->subject) ? NULL : &run->call, facts);
+    if (strcmp(run->device->ops->plugin.name, "host") != 0)
+        ptb_params_set(facts, "device", "%s", run->device->description);
     if (run->plan.groups > 1) {
         ptb_params_set(facts, "groups", "%d", run->plan.groups);
         ptb_params_set(facts, "group_ranks", "%d", run->group->size);

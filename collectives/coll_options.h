@@ -14,6 +14,8 @@ typedef struct {
     double step_factor;
     char *bytes, *count, *type, *op, *place, *comm, *algo, *transport, *split, *device, *pattern;
     int64_t root, aggregate, misalign;
+    int64_t channels;
+    char *gpu_direct;
     bool blocking, graph, registered;
 } ptb_coll_config;
 
@@ -105,8 +107,9 @@ typedef struct {
     {.name = "comm",                                                                                         \
      .type = PTB_OPT_LIST,                                                                                   \
      PTB_COLL_ROW(comm),                                                                                     \
-     .def = "mpi,host",                                                                                      \
-     .help = "Communicators to sweep over: mpi (the MPI library's), host (ptbench's own), local (threads)"}, \
+     .help = "Communicators to sweep over: mpi (the MPI library's), host (ptbench's own), local (threads), " \
+             "nccl (GPUs; never run on real hardware); not given: mpi,host, or those that move the memory "  \
+             "of the device that --device names"},                                                           \
         {.name = "transport",                                                                                \
          .type = PTB_OPT_STRING,                                                                             \
          PTB_COLL_ROW(transport),                                                                            \
@@ -135,15 +138,30 @@ typedef struct {
          PTB_COLL_ROW(blocking),                                                                             \
          .def = "no",                                                                                        \
          .help = "Wait for each operation before the next; on the host device this is always so"},           \
+        {.name = "channels",                                                                                 \
+         .type = PTB_OPT_INT,                                                                                \
+         PTB_COLL_ROW(channels),                                                                             \
+         .def = "0",                                                                                         \
+         .min = 0,                                                                                           \
+         .max = 64,                                                                                          \
+         .help = "Channels (thread blocks) of nccl; 0: its own choice. What ran is stored with each case"},  \
+        {.name = "gpu-direct",                                                                               \
+         .type = PTB_OPT_CHOICE,                                                                             \
+         PTB_COLL_ROW(gpu_direct),                                                                           \
+         .def = "default",                                                                                   \
+         .choices = ptb_coll_gpu_direct_names,                                                               \
+         .help = "GPUDirect RDMA of nccl: network cards that read and write GPU memory themselves; "         \
+                 "default leaves it to NCCL"},                                                               \
         {.name = "graph",                                                                                    \
          .letter = 'G',                                                                                      \
          .type = PTB_OPT_BOOL,                                                                               \
          PTB_COLL_ROW(graph),                                                                                \
          .def = "no",                                                                                        \
-         .help = "Capture the operations in a graph; refused, since it needs a GPU stream capture"},         \
+         .help =                                                                                             \
+             "Capture an iteration in a graph and replay it; needs a device with stream capture (cuda)"},    \
     {                                                                                                        \
-        .name = "device", .type = PTB_OPT_STRING, PTB_COLL_ROW(device), .def = "host",                       \
-        .help = "Device that holds the buffers"                                                              \
+        .name = "device", .type = PTB_OPT_STRING, PTB_COLL_ROW(device),                                      \
+        .help = "Device that holds the buffers; not given: each communicator's own (nccl: cuda, else host)"  \
     }
 
 #define PTB_COLL_OPT_SEGMENT                                                                                 \
@@ -152,6 +170,7 @@ typedef struct {
         .help = "Pipeline segment of the algorithms that have one; 0: the algorithm's own choice"            \
     }
 
-extern const char *const ptb_coll_place_names[]; // "out", "in", NULL
+extern const char *const ptb_coll_place_names[];      // "out", "in", NULL
+extern const char *const ptb_coll_gpu_direct_names[]; // "default", "off", "on", NULL, as ptb_gpu_direct
 
 #endif

@@ -8,6 +8,7 @@
 #include <string.h>
 
 const char *const ptb_coll_place_names[] = {"out", "in", NULL};
+const char *const ptb_coll_gpu_direct_names[] = {"default", "off", "on", NULL};
 
 // A parsed list option; `storage` owns the pieces.
 typedef struct {
@@ -123,9 +124,32 @@ static ptb_status parse_places(const ptb_coll_plan *plan, const char *text, bool
     return status;
 }
 
+// What --comm stands for when it is not given: those that move the memory of the device that is.
+static ptb_status default_comms(ptb_coll_plan *plan)
+{
+    static const char *const names[] = {"mpi", "host"};
+    if (!plan->device || strcmp(plan->device, "host") == 0) {
+        for (int i = 0; i < 2; i++)
+            plan->comms[plan->comm_count++] =
+                (const ptb_comm_ops *)(const void *)ptb_registry_find(PTB_KIND_COMM, names[i]);
+        return PTB_OK;
+    }
+    for (size_t i = 0; i < ptb_registry_count(PTB_KIND_COMM) && plan->comm_count < PTB_COLL_LIST_MAX; i++) {
+        const ptb_comm_ops *ops = (const ptb_comm_ops *)(const void *)ptb_registry_at(PTB_KIND_COMM, i);
+        if (strcmp(ptb_comm_device(ops), plan->device) == 0)
+            plan->comms[plan->comm_count++] = ops;
+    }
+    if (plan->comm_count > 0)
+        return PTB_OK;
+    ptb_coll_refuse(plan, "--device %s: this ptbench has no communicator for its memory", plan->device);
+    return PTB_USAGE;
+}
+
 static ptb_status parse_comms(const char *text, ptb_coll_plan *plan)
 {
     list l;
+    if (!text)
+        return default_comms(plan);
     ptb_status status = list_split(plan, "comm", text, &l);
     for (size_t i = 0; i < l.count && status == PTB_OK; i++) {
         const ptb_plugin *found = find_plugin(plan, PTB_KIND_COMM, l.items[i]);
@@ -286,6 +310,26 @@ static char *copy_or_null(const char *text)
     return text && *text ? strdup(text) : NULL;
 }
 
+// A graph needs a device that can record one, and a loop that is nothing but calls.
+static ptb_status check_graph(const ptb_coll_config *config, const ptb_coll_plan *plan)
+{
+    for (int c = 0; c < plan->comm_count && config->graph; c++) {
+        const char *name = ptb_coll_place_name(plan, c);
+        const ptb_device_ops *device =
+            (const ptb_device_ops *)(const void *)ptb_registry_find(PTB_KIND_DEVICE, name);
+        if (!device || !device->graph_begin) {
+            ptb_coll_refuse(
+                plan, "--graph needs a GPU stream capture, and device '%s' has none; leave it out", name);
+            return PTB_UNSUPPORTED;
+        }
+    }
+    if (config->graph && plan->subjects[0].loop) {
+        ptb_coll_refuse(plan, "--graph: point to point is not captured; leave it out");
+        return PTB_UNSUPPORTED;
+    }
+    return PTB_OK;
+}
+
 ptb_status ptb_coll_plan_make(const ptb_coll_subject *subjects, const char *const *subject_names,
                               int subject_count, const ptb_bench_env *env, const ptb_coll_config *config,
                               ptb_coll_plan *plan)
@@ -294,20 +338,21 @@ ptb_status ptb_coll_plan_make(const ptb_coll_subject *subjects, const char *cons
         .subjects = subjects, .subject_count = subject_count, .speaks = env->world->rank == 0};
     for (int i = 0; subject_names && i < subject_count; i++)
         plan->subject_names[i] = subject_names[i];
-    if (config->graph) {
-        ptb_coll_refuse(plan, "--graph needs a GPU stream capture, and device '%s' has none; leave it out",
-                        config->device ? config->device : "host");
-        return PTB_UNSUPPORTED;
-    }
-    const char *device = config->device && *config->device ? config->device : "host";
-    if (!find_plugin(plan, PTB_KIND_DEVICE, device))
+    plan->device = copy_or_null(config->device);
+    if (plan->device && !find_plugin(plan, PTB_KIND_DEVICE, plan->device))
         return PTB_USAGE;
     PTB_TRY(parse_comms(config->comm, plan));
+    PTB_TRY(check_graph(config, plan));
     PTB_TRY(parse_algos(config->algo, plan));
     PTB_TRY(plan_groups(config->split ? config->split : "all", env->world, plan));
     PTB_TRY(check_root(config, env->world, plan));
     plan->transport = copy_or_null(config->transport);
-    plan->device = strdup(device);
+    plan->channels = (int)config->channels;
+    plan->blocking = config->blocking;
+    plan->graph = config->graph;
+    for (int i = 0; ptb_coll_gpu_direct_names[i]; i++)
+        if (config->gpu_direct && strcmp(config->gpu_direct, ptb_coll_gpu_direct_names[i]) == 0)
+            plan->gpu_direct = (ptb_gpu_direct)i;
     plan->segment_bytes = config->segment_bytes;
     plan->aggregate = config->aggregate > 0 ? (int)config->aggregate : 1;
     plan->misalign = (int)config->misalign;

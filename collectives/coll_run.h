@@ -44,7 +44,10 @@ typedef struct {
     char *algo_text;
     int algo_count;
     char *transport; // NULL: any
-    char *device;
+    char *device;    // as asked; NULL: each communicator's own
+    int channels;
+    ptb_gpu_direct gpu_direct;
+    bool blocking, graph;
     uint64_t segment_bytes;
     int root, aggregate, misalign;
     bool registered;
@@ -62,9 +65,20 @@ typedef struct {
             ptb_error(__VA_ARGS__);                                                                          \
     } while (0)
 
+// A device that holds the buffers of some of the communicators.
 typedef struct {
-    ptb_comm *owner; // whose alloc they came from; NULL: the device's
-    void *memory[2]; // send or in place; receive. NULL: not allocated
+    ptb_device *device;
+    ptb_stream *stream;
+    unsigned char *mark;   // 64 bytes of its memory, for messages without content
+    uint64_t budget_bytes; // for the buffers of one rank, the same on all ranks
+    size_t capacity[2];    // bytes of each buffer: the most that a case within the budget needs
+} ptb_coll_place;
+enum { PTB_COLL_PLACES = 4 };
+
+typedef struct {
+    ptb_coll_place *place; // whose memory they are
+    ptb_comm *owner;       // whose alloc they came from; NULL: the device's
+    void *memory[2];       // send or in place; receive. NULL: not allocated
     size_t stagger[2];
 } ptb_coll_buffers;
 
@@ -75,15 +89,17 @@ struct ptb_bench_run {
     size_t next;                   // point that next() gives
     // Made by the first prepare.
     bool ready;
-    ptb_device *device;
-    ptb_stream *stream;
-    ptb_world *group;      // == env->world when there is one group
-    ptb_comm **comms;      // [comm_count * algo_count], opened on demand
-    ptb_status *opened;    // what opening each gave; SKIPPED: not tried
-    uint64_t budget_bytes; // for the buffers of one rank, the same on all ranks
-    size_t capacity[2];    // bytes of each buffer: the most that a case within the budget needs
+    ptb_coll_place places[PTB_COLL_PLACES];
+    int place_count;
+    ptb_world *group;   // == env->world when there is one group
+    ptb_comm **comms;   // [comm_count * algo_count], opened on demand
+    ptb_status *opened; // what opening each gave; SKIPPED: not tried
     ptb_coll_buffers buffers;
     // The case in work.
+    ptb_coll_place *place;
+    ptb_device *device; // place's
+    ptb_stream *stream;
+    ptb_graph *graph; // one iteration; NULL: not captured
     const ptb_coll_point *point;
     const ptb_coll_subject *subject;
     ptb_comm *comm;
@@ -111,6 +127,18 @@ ptb_status ptb_coll_sweep(const ptb_coll_config *config, const ptb_dtype *types,
 ptb_status ptb_coll_run_new(const ptb_coll_subject *subjects, const char *const *subject_names,
                             int subject_count, const ptb_bench_env *env, const ptb_coll_config *config,
                             ptb_bench_run **run);
+// coll_place.c: devices and buffers.
+// Opens the devices of all communicators and finds how much memory their cases may take. Collective.
+ptb_status ptb_coll_places_open(ptb_bench_run *run);
+void ptb_coll_places_close(ptb_bench_run *run);
+// Name of the device that holds the buffers of communicator `comm` of the plan.
+const char *ptb_coll_place_name(const ptb_coll_plan *plan, int comm);
+// Chooses the device of a case: place, device and stream. SKIPPED with a reason when it has too little
+// memory.
+ptb_status ptb_coll_place_use(ptb_bench_run *run, const ptb_coll_point *point, char *reason);
+// Makes the buffers that the case in work needs, unless they are there. SKIPPED with a reason.
+ptb_status ptb_coll_buffers_use(ptb_bench_run *run, char *reason);
+void ptb_coll_buffers_free(ptb_bench_run *run);
 // coll_verify.c: fills and poisons the buffers of the case in work / its input only.
 ptb_status ptb_coll_fill(ptb_bench_run *run);
 ptb_status ptb_coll_fill_input(ptb_bench_run *run);

@@ -228,8 +228,18 @@ static void set_params(const ptb_bench_run *run, const ptb_coll_point *point, pt
         ptb_params_set(params, "misalign", "%d", plan->misalign);
     if (coll->has_data && !plan->registered)
         ptb_params_set(params, "register", "no");
-    if (strcmp(plan->device, "host") != 0)
-        ptb_params_set(params, "device", "%s", plan->device);
+    const char *device = ptb_coll_place_name(plan, point->comm);
+    if (strcmp(device, "host") != 0) {
+        ptb_params_set(params, "device", "%s", device);
+        if (plan->channels)
+            ptb_params_set(params, "channels", "%d", plan->channels);
+        if (plan->gpu_direct != PTB_GPU_DIRECT_DEFAULT)
+            ptb_params_set(params, "gpu_direct", "%s", ptb_coll_gpu_direct_names[plan->gpu_direct]);
+        if (plan->blocking)
+            ptb_params_set(params, "blocking", "yes");
+        if (plan->graph)
+            ptb_params_set(params, "graph", "yes");
+    }
     if (coll->has_data) {
         ptb_params_set(params, "count", "%zu", point->count);
         ptb_params_set(params, "bytes", "%llu",
@@ -263,6 +273,10 @@ static void set_skip(const ptb_bench_run *run, const ptb_coll_point *point, char
     const ptb_coll_plan *plan = &run->plan;
     const ptb_coll_subject *subject = &plan->subjects[point->subject];
     const ptb_collective *coll = &subject->collective;
+    const ptb_comm_ops *comm = plan->comms[point->comm];
+    if (!ptb_comm_moves(comm, ptb_coll_place_name(plan, point->comm), skip))
+        return;
+    skip[0] = 0;
     if (skip_algorithm(plan, point, skip))
         return;
     if (point->in_place && coll->in_place_changes_input && plan->aggregate > 1) {

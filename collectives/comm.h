@@ -81,6 +81,7 @@ typedef struct {
     double timeout_s; // a peer that does not answer for so long is lost; 0: never
     int channels;     // of nccl (thread blocks a call); 0: its own choice
     ptb_gpu_direct gpu_direct; // of nccl
+    const char *device;        // whose memory will be moved; NULL: the communicator's own (ptb_comm_moves)
 } ptb_comm_config;
 
 typedef struct ptb_comm ptb_comm;
@@ -89,6 +90,8 @@ typedef struct {
     ptb_plugin plugin;
     // The device whose memory it moves; NULL: host.
     const char *device;
+    // Whether it can move another device's memory too; else a reason (PTB_REASON_BYTES). NULL: never.
+    bool (*moves)(const char *device, char *reason);
     // Collective over the world, which must outlive the communicator. A communicator of GPU memory takes the
     // device that the calling thread has opened last (CUDA's current device).
     ptb_status (*open)(ptb_world *world, const ptb_comm_config *config, ptb_comm **comm);
@@ -128,6 +131,10 @@ struct ptb_comm {
 
 ptb_status ptb_comm_open(const char *name, ptb_world *world, const ptb_comm_config *config, ptb_comm **comm);
 void ptb_comm_close(ptb_comm *comm);
+// Name of the device whose memory it moves of itself.
+const char *ptb_comm_device(const ptb_comm_ops *ops);
+// Whether it can move that device's memory; else a reason (PTB_REASON_BYTES). Local.
+bool ptb_comm_moves(const ptb_comm_ops *ops, const char *device, char *reason);
 static inline ptb_status ptb_comm_collective(ptb_comm *c, const ptb_coll *call, ptb_stream *stream)
 {
     return c->ops->collective(c, call, stream);

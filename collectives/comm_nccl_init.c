@@ -171,32 +171,42 @@ static ptb_status run_job(ptb_comm_nccl *c, init_job *job)
 
 // ---- what is checked before
 
+// What tells GPUs apart: the identity and the place on the bus; all zero where the device says neither.
+typedef struct {
+    char uuid[16];
+    int domain, bus, device;
+} gpu_place;
+
 // Two ranks on one GPU: NCCL before 2.30 refuses them, and its message does not reach the user by itself.
 static ptb_status check_devices(const ptb_comm_nccl *c)
 {
-    typedef struct {
-        char bus[24];
-    } place;
     const ptb_world *world = c->comm.world;
     const char *allowed = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    place mine = {""};
-    place *all = calloc((size_t)world->size, sizeof *all);
-    ptb_status status = all ? PTB_OK : PTB_NO_MEMORY;
-    if (status == PTB_OK)
-        status = PTB_NCCL_CUDA(cudaDeviceGetPCIBusId(mine.bus, (int)sizeof mine.bus - 1, c->index));
+    const gpu_place unknown = {.domain = 0};
+    struct cudaDeviceProp prop;
+    gpu_place mine = unknown, *all = calloc((size_t)world->size, sizeof *all);
+    ptb_status status = all ? PTB_NCCL_CUDA(cudaGetDeviceProperties(&prop, c->index)) : PTB_NO_MEMORY;
+    if (status == PTB_OK) {
+        memcpy(mine.uuid, prop.uuid.bytes, sizeof mine.uuid);
+        mine.domain = prop.pciDomainID;
+        mine.bus = prop.pciBusID;
+        mine.device = prop.pciDeviceID;
+    }
     status = ptb_world_agree(c->comm.world, status);
     if (status == PTB_OK)
         status = ptb_world_all_gather(c->comm.world, &mine, sizeof mine, all);
     bool may = c->version >= 23000 && allowed && strcmp(allowed, "1") == 0;
     for (int r = 0; r < world->size && status == PTB_OK && !may; r++)
         for (int q = r + 1; q < world->size && status == PTB_OK; q++)
-            if (world->host_of[r] == world->host_of[q] && strcmp(all[r].bus, all[q].bus) == 0) {
+            if (world->host_of[r] == world->host_of[q] && memcmp(&all[r], &all[q], sizeof mine) == 0 &&
+                memcmp(&all[r], &unknown, sizeof mine) != 0) {
                 if (world->rank == 0)
                     ptb_error(
-                        "ranks %d and %d are both on GPU %s, which NCCL does not take: start at most as "
-                        "many ranks on a host as it has GPUs (NCCL from 2.30 on allows it with "
-                        "NCCL_MULTI_RANK_GPU_ENABLE=1; this is %d.%d.%d)",
-                        r, q, all[r].bus, c->version / 10000, c->version / 100 % 100, c->version % 100);
+                        "ranks %d and %d are on one GPU (bus %04x:%02x:%02x), which NCCL does not take: "
+                        "start at most as many ranks on a host as it has GPUs (NCCL from 2.30 on allows it "
+                        "with NCCL_MULTI_RANK_GPU_ENABLE=1; this is %d.%d.%d)",
+                        r, q, (unsigned)all[r].domain, (unsigned)all[r].bus, (unsigned)all[r].device,
+                        c->version / 10000, c->version / 100 % 100, c->version % 100);
                 status = PTB_UNSUPPORTED;
             }
     free(all);

@@ -75,15 +75,15 @@ static ptb_status recv_all(ptb_bench_run *run, int peer)
 static ptb_status loop_one_way(ptb_bench_run *run, uint64_t n)
 {
     ptb_comm *comm = run->comm;
-    unsigned char acknowledgement = 1;
+    unsigned char *acknowledgement = run->place->mark;
     if (comm->rank == 0) {
         for (uint64_t i = 0; i < n; i++)
             PTB_TRY(send_all(run, 1));
-        PTB_TRY(comm->ops->recv(comm, &acknowledgement, 1, PTB_U8, 1, run->stream));
+        PTB_TRY(comm->ops->recv(comm, acknowledgement, 1, PTB_U8, 1, run->stream));
     } else if (comm->rank == 1) {
         for (uint64_t i = 0; i < n; i++)
             PTB_TRY(recv_all(run, 0));
-        PTB_TRY(comm->ops->send(comm, &acknowledgement, 1, PTB_U8, 0, run->stream));
+        PTB_TRY(comm->ops->send(comm, acknowledgement, 1, PTB_U8, 0, run->stream));
     }
     return ptb_stream_sync(run->stream);
 }
