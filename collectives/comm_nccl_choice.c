@@ -204,14 +204,20 @@ void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_nccl_ran *ran, ptb_
         ptb_params_set(facts, "channels", "%d a message", ran->channels);
         return;
     }
-    ptb_params_set(facts, "algorithm", "%s%s", ran->algorithm, ran->mixed ? " and others" : "");
+    bool other = asked->algorithm[0] && (strcmp(asked->algorithm, ran->algorithm) != 0 || ran->mixed);
+    bool other_protocol = asked->protocol[0] && (strcmp(asked->protocol, ran->protocol) != 0 || ran->mixed);
+    if (other || other_protocol || !asked->algorithm[0])
+        ptb_params_set(facts, "algorithm", "%s%s", ran->algorithm, ran->mixed ? " and others" : "");
+    else
+        ptb_params_set(facts, "algorithm", "%s", asked->name);
     if (ran->protocol[0])
         ptb_params_set(facts, "protocol", "%s", ran->protocol);
     ptb_params_set(facts, "channels", "%d", ran->channels);
-    bool other = asked->algorithm[0] && (strcmp(asked->algorithm, ran->algorithm) != 0 || ran->mixed);
-    bool other_protocol = asked->protocol[0] && (strcmp(asked->protocol, ran->protocol) != 0 || ran->mixed);
-    if (other || other_protocol)
+    if (other || other_protocol) {
         ptb_params_set(facts, "replaced", "asked %s, ran %s/%s", asked->name, ran->algorithm, ran->protocol);
+        ptb_params_set(facts, "warning", "NCCL replaced the algorithm without a word: asked %s, ran %s/%s",
+                       asked->name, ran->algorithm, ran->protocol);
+    }
     if (asked->channels && ran->channels != asked->channels)
         ptb_params_set(facts, "channels_replaced", "asked %d, ran %d", asked->channels, ran->channels);
 }

@@ -70,7 +70,7 @@ static inline ptb_status bench_run(ptb_world *world, const char *name, const cha
     ptb_status status = PTB_OK;
     for (; *settings && status == PTB_OK; settings += 2)
         status = ptb_opts_assign(&set, settings[0], settings[1], "test");
-    ptb_bench_env env = {.world = world, .seed = 7};
+    ptb_bench_env env = {.world = world, .seed = 7, .share_gpu = true};
     ptb_bench_run *run = NULL;
     if (status == PTB_OK)
         status = bench->open(&env, &config, &run);

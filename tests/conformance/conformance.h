@@ -32,12 +32,15 @@ typedef struct {
     int skip_reasons;
 } tally;
 
-// One rank's place in a world of n ranks, with the memory of its calls.
+// One rank's place in a world of n ranks, with the memory of its calls: that of the device, which the host
+// does not touch, and host mirrors of it, in which inputs are laid out and results are looked at.
 typedef struct {
     ptb_world *world;
+    ptb_device *device;
     ptb_stream *stream;
     reference ref;
-    char *private_memory[2];
+    void *private_memory[2];
+    char *mirror[2];
     char *want;
     size_t pair_counts[4 * REFERENCE_RANKS];
     tally *seen;
@@ -161,11 +164,17 @@ static inline void set_pairs(bench_seat *seat, const call_case *c, ptb_coll *cal
     call->recv_first = counts + 3 * n;
 }
 
-// Buffers of a call as it uses them: base of the allocation, start and bytes of the data.
+// Buffers of a call as it uses them, in the mirror: base, start and bytes of the data. device: where `base`
+// lies in the device's memory.
 typedef struct {
-    char *base, *start;
+    char *base, *start, *device;
     size_t bytes;
 } area;
+
+static inline size_t area_bytes(const area *a)
+{
+    return (size_t)(a->start - a->base) + a->bytes + GUARD;
+}
 
 static inline void check_after(bench_seat *seat, const subject *s, const call_case *c, const ptb_coll *call,
                                const area *areas, const char *input, size_t input_count)
@@ -190,7 +199,13 @@ static inline void check_after(bench_seat *seat, const subject *s, const call_ca
 static inline void check_skip(const bench_seat *seat, const subject *s, const call_case *c,
                               const char *reason)
 {
-    bool excluded = c->kind == PTB_ALL_TO_ALL && c->in_place && c->count % (size_t)seat->world->size != 0;
+    int n = seat->world->size;
+    bool excluded = c->kind == PTB_ALL_TO_ALL && c->in_place && c->count % (size_t)n != 0;
+    // What NCCL does not do, or not exactly (ptb_nccl_supports).
+    bool exchange = c->kind == PTB_ALL_TO_ALL || c->kind == PTB_ALL_TO_ALL_V;
+    bool average = is_reduction(c->kind) && c->op == PTB_AVG && ptb_dtype_is_float(c->type);
+    if (strcmp(s->name, "nccl") == 0)
+        excluded |= (exchange && c->in_place) || (average && (n & (n - 1)) != 0);
     if (!excluded && (strcmp(s->algorithm, "default") == 0 || !reason[0]))
         note_wrong_text(seat, s, c, reason[0] ? reason : "refused without a reason");
     note_skip(seat->seen, reason);
@@ -212,7 +227,8 @@ static inline ptb_status run_case(bench_seat *seat, const subject *s, const call
     size_t result_count = want_result(&seat->ref, &call, c->in_place, seat->want);
     area areas[2];
     for (int b = 0; b < 2; b++) {
-        areas[b].base = registered ? s->memory[b] : seat->private_memory[b];
+        areas[b].base = seat->mirror[b];
+        areas[b].device = registered ? s->memory[b] : seat->private_memory[b];
         areas[b].start = areas[b].base + GUARD + shift;
         areas[b].bytes = (b ? result_count : input_count) * element;
     }
@@ -225,8 +241,11 @@ static inline ptb_status run_case(bench_seat *seat, const subject *s, const call
     for (int b = 0; b < (c->in_place ? 1 : 2); b++)
         memset(areas[b].base, POISON_BYTE, GUARD + shift + areas[b].bytes + GUARD);
     memcpy(send, input, input_count * element);
-    call.send = send;
-    call.recv = recv;
+    ptb_coll mirrored = call;
+    mirrored.send = send;
+    mirrored.recv = recv;
+    call.send = areas[0].device + (send - areas[0].base);
+    call.recv = areas[c->in_place ? 0 : 1].device + (recv - areas[c->in_place ? 0 : 1].base);
     if (c->kind == PTB_ALL_TO_ALL_V)
         set_pairs(seat, c, &call);
     char reason[PTB_REASON_BYTES] = "";
@@ -234,9 +253,13 @@ static inline ptb_status run_case(bench_seat *seat, const subject *s, const call
         check_skip(seat, s, c, reason);
         return PTB_OK;
     }
+    for (int b = 0; b < (c->in_place ? 1 : 2); b++)
+        PTB_TRY(ptb_stream_copy(seat->stream, areas[b].device, areas[b].base, area_bytes(&areas[b])));
     PTB_TRY(ptb_comm_collective(s->comm, &call, seat->stream));
+    for (int b = 0; b < (c->in_place ? 1 : 2); b++)
+        PTB_TRY(ptb_stream_copy(seat->stream, areas[b].base, areas[b].device, area_bytes(&areas[b])));
     PTB_TRY(ptb_stream_sync(seat->stream));
-    check_after(seat, s, c, &call, areas, input, input_count);
+    check_after(seat, s, c, &mirrored, areas, input, input_count);
     return PTB_OK;
 }
 
@@ -244,11 +267,13 @@ static inline ptb_status run_case(bench_seat *seat, const subject *s, const call
 
 static inline ptb_status seat_init(bench_seat *seat, ptb_world *world, ptb_device *device, tally *seen)
 {
-    *seat = (bench_seat){.world = world, .seen = seen};
+    *seat = (bench_seat){.world = world, .device = device, .seen = seen};
     reference_init(&seat->ref, SEED, world->size, world->rank);
-    for (int b = 0; b < 2; b++)
-        seat->private_memory[b] = malloc(BUFFER_BYTES);
     seat->want = malloc(BUFFER_BYTES);
+    for (int b = 0; b < 2; b++) {
+        PTB_TRY(ptb_device_alloc(device, PTB_MEMORY_COMMUNICATION, BUFFER_BYTES, &seat->private_memory[b]));
+        PTB_TRY(ptb_device_alloc_host(device, BUFFER_BYTES, (void **)&seat->mirror[b]));
+    }
     return ptb_stream_new(device, PTB_STREAM_CALLER, 0, &seat->stream);
 }
 
@@ -256,8 +281,10 @@ static inline void seat_release(bench_seat *seat)
 {
     ptb_stream_free(seat->stream);
     reference_release(&seat->ref);
-    for (int b = 0; b < 2; b++)
-        free(seat->private_memory[b]);
+    for (int b = 0; b < 2; b++) {
+        ptb_device_free(seat->device, seat->private_memory[b]);
+        ptb_device_free_host(seat->device, seat->mirror[b]);
+    }
     free(seat->want);
 }
 
@@ -481,15 +508,19 @@ static inline ptb_status sweep_ring_shift(bench_seat *seat, const subject *s)
         size_t bytes = c.count * 4;
         reference_build_moved(&seat->ref, c.type);
         char *send = (char *)s->memory[0] + GUARD, *recv = (char *)s->memory[1] + GUARD;
-        memcpy(send, seat->ref.moved[c.type][me], bytes);
-        memset(s->memory[1], POISON_BYTE, bytes + 2 * GUARD);
+        char *got = seat->mirror[1] + GUARD;
+        memcpy(seat->mirror[0], seat->ref.moved[c.type][me], bytes);
+        memset(seat->mirror[1], POISON_BYTE, bytes + 2 * GUARD);
+        PTB_TRY(ptb_stream_copy(seat->stream, send, seat->mirror[0], bytes));
+        PTB_TRY(ptb_stream_copy(seat->stream, s->memory[1], seat->mirror[1], bytes + 2 * GUARD));
         PTB_TRY(s->comm->ops->group_begin(s->comm));
         PTB_TRY(s->comm->ops->send(s->comm, send, c.count, c.type, next, seat->stream));
         PTB_TRY(s->comm->ops->recv(s->comm, recv, c.count, c.type, before, seat->stream));
         PTB_TRY(s->comm->ops->group_end(s->comm, seat->stream));
+        PTB_TRY(ptb_stream_copy(seat->stream, seat->mirror[1], s->memory[1], bytes + 2 * GUARD));
         PTB_TRY(ptb_stream_sync(seat->stream));
-        compare(seat, s, &c, "ring shift element", seat->ref.moved[c.type][before], recv, c.count);
-        compare_poison(seat, s, &c, "ring shift byte past receive", recv + bytes, GUARD);
+        compare(seat, s, &c, "ring shift element", seat->ref.moved[c.type][before], got, c.count);
+        compare_poison(seat, s, &c, "ring shift byte past receive", got + bytes, GUARD);
         seat->seen->checked++;
     }
     return PTB_OK;

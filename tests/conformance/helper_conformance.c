@@ -1,6 +1,6 @@
-// The conformance sweep over MPI processes: conformance BACKEND[,BACKEND...]. One start of N processes sweeps
-// the worlds of ranks 0 .. n-1 for all n up to N. Prints what was checked and skipped; exit 1 when anything
-// was wrong.
+// The conformance sweep over MPI processes: conformance BACKEND[,BACKEND...], in the memory of the device
+// that PTB_TEST_DEVICE names (host unless set). One start of N processes sweeps the worlds of ranks 0 .. n-1
+// for all n up to N. Prints what was checked and skipped; exit 1 when anything was wrong.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,7 +101,8 @@ int main(int argc, char **argv)
     ptb_device *device;
     if (argc < 2 || ptb_world_open_mpi(false, &world) != PTB_OK)
         return 3;
-    if (ptb_device_open("host", 0, &device) != PTB_OK)
+    const char *name = getenv("PTB_TEST_DEVICE");
+    if (ptb_device_open_local(name ? name : "host", world, true, &device) != PTB_OK)
         return 3;
     long wrong = 0;
     ptb_status status = PTB_OK;

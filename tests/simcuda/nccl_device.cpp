@@ -18,8 +18,9 @@ struct sim_nccl_side {
     sim_nccl_shared *shared;
     size_t bytes;
     sim_nccl_attach set;
-    long operations; // begun so far
-    std::mutex one;  // piece of work at a time
+    long operations;  // begun so far
+    long collectives; // of them; ranks may differ in messages
+    std::mutex one;   // piece of work at a time
 };
 
 namespace {
@@ -119,7 +120,7 @@ void print_call(const sim_nccl_call *call, char text[160])
 bool agree(sim_nccl_side *side, const sim_nccl_call *call)
 {
     sim_nccl_shared *s = side->shared;
-    const int me = side->set.rank, parity = (int)(side->operations & 1);
+    const int me = side->set.rank, parity = (int)(side->collectives++ & 1);
     s->rank[me].call[parity] = *call;
     if (!meet(side))
         return false;
