@@ -11,7 +11,8 @@
 // pat run as ring.
 //
 // PTB_SIM: ncclerr=N (the N-th operation of each rank ends with ncclRemoteError), nccl_hang=N (it never
-// ends), slow_rank=R:US (rank R takes so much longer for each), dead_link=A-B (nothing passes between these
+// ends), slow_rank=R:US (rank R takes so much longer for each),
+// late_rank=R:MS (rank R joins a communicator so much later), dead_link=A-B (nothing passes between these
 // ranks), nccl_replace=1 (every forced algorithm runs as ring), nccl_symmetric=0 (no windows),
 // nccl_profiler=N (version of the plug-in interface, 5 or 6).
 #ifndef PTB_SIMCUDA_NCCL_HPP

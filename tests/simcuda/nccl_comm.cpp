@@ -110,6 +110,9 @@ ncclResult_t make(ncclComm *comm, const ncclConfig_t *config)
     comm->channels_min = config->minCTAs == NCCL_CONFIG_UNDEF_INT ? 1 : config->minCTAs;
     comm->channels_max = config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? 32 : config->maxCTAs;
     comm->name = config->commName ? config->commName : "";
+    int late[2];
+    if (pair_option("late_rank", ':', late) && late[0] == comm->rank)
+        pause_ms(late[1]);
     comm->shared = sim_nccl_map(comm->id.c_str(), comm->ranks);
     if (!comm->shared)
         return sim_nccl_refuse(NULL, ncclSystemError, std::string("shared memory: ") + strerror(errno));
