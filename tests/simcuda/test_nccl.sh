@@ -1,0 +1,48 @@
+#!/bin/bash
+# The communicator nccl on the simulated device: what NCCL runs for what is asked, what it refuses, faults, and NCCL's
+# inside as the profiler plug-in is told of it. The scenarios are in helper_nccl.c.
+set -u
+command -v mpirun >/dev/null || { echo "no mpirun"; exit 77; }
+export PMIX_MCA_gds=hash
+failures=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# scenario RANKS NAME FAULTS [MESSAGE]: ends well, and says MESSAGE.
+scenario() {
+    local code=0
+    PTB_SIM="devices=8${3:+,$3}" timeout 100 mpirun --allow-run-as-root --oversubscribe -np "$1" --mca mpi_yield_when_idle 1 \
+        "$PTB_TESTBIN/simcuda_helper_nccl" "$2" >"$log" 2>&1 || code=$?
+    if [ $code != 0 ]; then
+        echo "FAIL: $2 on $1 ranks with '$3': exit $code"
+        sed 's/^/    /' "$log" | head -30
+        failures=$((failures + 1))
+    elif [ -n "${4:-}" ] && ! grep -qF -- "$4" "$log"; then
+        echo "FAIL: $2 on $1 ranks with '$3' does not say '$4':"
+        sed 's/^/    /' "$log" | head -30
+        failures=$((failures + 1))
+    fi
+}
+
+scenario 2 choices ""
+scenario 4 choices "" "NCCL has no algorithm 'rign'; did you mean ring"
+scenario 2 choices "nccl_profiler=6"
+scenario 4 refused ""
+NCCL_PROFILER_PLUGIN=none scenario 2 unconfirmed ""
+scenario 2 gpu_direct "" "NCCL reads NCCL_NET_GDR_LEVEL once a process"
+scenario 2 buffers ""
+scenario 2 buffers "nccl_symmetric=0"
+scenario 5 split ""
+scenario 1 split ""
+scenario 2 host_stream "" "this stream is of the device host"
+scenario 3 lost "ncclerr=2" "remote process has closed the connection"
+scenario 3 lost "nccl_hang=2" "all_reduce of 4096 f32 did not end within 1 s"
+scenario 2 dead "dead_link=0-1" "or a link is down"
+scenario 3 mismatch "" \
+    "rank 0 called ncclAllReduce of 16 ncclFloat32, sum, rank 1 called ncclAllReduce of 17 ncclFloat32, sum"
+scenario 2 messages "" \
+    "rank 0 called ncclSend of 8 ncclFloat32 to rank 1, which called ncclRecv of 4 ncclFloat32 from it"
+scenario 2 late "late_rank=1:1000" "NCCL's communicator was not made within 0.3 s"
+scenario 2 spans ""
+scenario 3 spans "nccl_profiler=6,slow_rank=1:2000"
+[ "$failures" = 0 ] || { echo "$failures checks failed"; exit 1; }
