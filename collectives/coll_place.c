@@ -158,7 +158,10 @@ void ptb_coll_buffers_free(ptb_bench_run *run)
 ptb_status ptb_coll_buffers_use(ptb_bench_run *run, char *reason)
 {
     ptb_coll_buffers *buffers = &run->buffers;
-    ptb_comm *owner = run->plan.registered ? run->comm : NULL;
+    // A communicator's own memory is that of its own device.
+    const char *own = ptb_comm_device(run->comm->ops);
+    bool is_own = strcmp(own, run->device->ops->plugin.name) == 0;
+    ptb_comm *owner = run->plan.registered && is_own ? run->comm : NULL;
     const size_t *capacity = run->place->capacity;
     if (buffers->memory[1] && buffers->owner == owner && buffers->place == run->place)
         return PTB_OK;

@@ -50,8 +50,16 @@ static ptb_status unknown(const ptb_coll_plan *plan, const char *option, const c
     return PTB_USAGE;
 }
 
+// What this program would have if it had been built for GPUs is refused with how to build it so.
 static const ptb_plugin *find_plugin(const ptb_coll_plan *plan, ptb_kind kind, const char *name)
 {
+    bool of_gpus = strcmp(name, kind == PTB_KIND_DEVICE ? "cuda" : "nccl") == 0;
+    if (of_gpus && !ptb_registry_find(kind, name)) {
+        ptb_coll_refuse(plan,
+                        "%s '%s': this ptbench was built without GPUs; configure it with -DPTB_GPU=cuda",
+                        ptb_kind_word(kind), name);
+        return NULL;
+    }
     return plan->speaks ? ptb_registry_need(kind, name) : ptb_registry_find(kind, name);
 }
 

@@ -100,6 +100,7 @@ static ptb_status open_comm(ptb_world *world, const ptb_comm_config *config, ptb
         return PTB_NO_MEMORY;
     }
     c->threads = ptb_world_mpi_threads(world);
+    c->gpu = config->device && strcmp(config->device, "host") != 0;
     ptb_status status = ptb_mpi_transport_find(world, c->transport, c->devices);
     if (status == PTB_OK)
         status = ptb_mpi_transport_check(world, config->transport, c->transport);
@@ -168,7 +169,9 @@ static ptb_status run_collective(void *arg)
 static ptb_status collective(ptb_comm *comm, const ptb_coll *call, ptb_stream *stream)
 {
     ptb_comm_mpi *c = (ptb_comm_mpi *)comm;
-    if (__builtin_expect(stream->kind == PTB_STREAM_CALLER, 1))
+    bool now;
+    PTB_TRY(ptb_mpi_now(c, stream, &now));
+    if (__builtin_expect(now, 1))
         return ptb_mpi_run(c, call);
     collective_call copy = {c, *call};
     return ptb_mpi_enqueue(c, stream, run_collective, &copy, sizeof copy);
@@ -192,7 +195,8 @@ static bool supports(ptb_comm *comm, const ptb_coll *call, bool in_place, char *
             call->count);
         return false;
     }
-    return ptb_mpi_tuning_supports(c, call, in_place, reason);
+    return (!c->gpu || ptb_mpi_gpu_supports(c, call, in_place, reason)) &&
+           ptb_mpi_tuning_supports(c, call, in_place, reason);
 }
 
 static bool reduces(ptb_coll_kind kind)
@@ -240,11 +244,14 @@ static void describe(ptb_comm *comm, const ptb_coll *call, ptb_params *facts)
     if (c->devices[0])
         ptb_params_set(facts, "devices", "%s", c->devices);
     ptb_params_set(facts, "buffers", "private");
+    if (c->gpu)
+        ptb_params_set(facts, "memory", "GPU; the stream is idle before each call (timed)");
     ptb_params_set(facts, "mpi_threads", "%s", c->threads ? "multiple" : "single");
 }
 
 static const ptb_comm_ops comm_mpi_ops = {
     .plugin = {.name = "mpi", .summary = "the MPI library's own collectives"},
+    .moves = ptb_mpi_moves,
     .open = open_comm,
     .close = close_comm,
     .algorithms = ptb_mpi_algorithms,

@@ -84,6 +84,7 @@ typedef struct {
     MPI_Datatype type[PTB_DTYPE_COUNT];
     MPI_Op op[PTB_DTYPE_COUNT][PTB_REDOP_COUNT];
     bool threads; // calls from worker streams are allowed
+    bool gpu;     // buffers are GPU memory, which the library (CUDA-aware) moves itself
     ptb_mpi_tuning tuning;
     char transport[104], devices[104];
     // Scratch of the one collective that runs, each [size].
@@ -131,6 +132,20 @@ ptb_status ptb_mpi_group_end(ptb_comm *comm, ptb_stream *stream);
 // Enqueues on a worker stream; UNSUPPORTED, logged, when the library grants only one thread.
 ptb_status ptb_mpi_enqueue(ptb_comm_mpi *c, ptb_stream *stream, ptb_call_fn *fn, const void *arg,
                            size_t bytes);
+
+// Whether work of this stream is done at once, by the calling thread, after what is enqueued before it: on a
+// caller stream, and with GPU memory, for which MPI knows no streams.
+static inline ptb_status ptb_mpi_now(const ptb_comm_mpi *c, ptb_stream *stream, bool *now)
+{
+    *now = stream->kind == PTB_STREAM_CALLER || c->gpu;
+    return __builtin_expect(c->gpu, 0) ? ptb_stream_sync(stream) : PTB_OK;
+}
+
+// comm_mpi_gpu.c
+// Whether the library takes memory of that device (it does where it is CUDA-aware); else a reason.
+bool ptb_mpi_moves(const char *device, char *reason);
+// Whether this call needs nothing of us beside the library, since we cannot touch GPU memory; else a reason.
+bool ptb_mpi_gpu_supports(const ptb_comm_mpi *c, const ptb_coll *call, bool in_place, char *reason);
 
 // comm_mpi_tuning.c
 // Duplicates `from` with the algorithm of the config forced where a call has it. USAGE when no call has it.

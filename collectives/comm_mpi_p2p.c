@@ -164,7 +164,9 @@ static ptb_status message(ptb_comm_mpi *c, const ptb_mpi_message *m, ptb_stream 
 {
     if (c->depth > 0)
         return ptb_mpi_group_add(c->open, m);
-    if (stream->kind == PTB_STREAM_CALLER)
+    bool now;
+    PTB_TRY(ptb_mpi_now(c, stream, &now));
+    if (now)
         return blocking(c, m);
     message_call call = {c, *m};
     return ptb_mpi_enqueue(c, stream, run_message, &call, sizeof call);
@@ -216,9 +218,12 @@ ptb_status ptb_mpi_group_end(ptb_comm *comm, ptb_stream *stream)
         return PTB_OK;
     group_call call = {c, c->open};
     c->open = NULL;
-    if (stream->kind == PTB_STREAM_CALLER)
+    bool now;
+    ptb_status status = ptb_mpi_now(c, stream, &now);
+    if (status == PTB_OK && now)
         return run_group(&call);
-    ptb_status status = ptb_mpi_enqueue(c, stream, run_group, &call, sizeof call);
+    if (status == PTB_OK)
+        status = ptb_mpi_enqueue(c, stream, run_group, &call, sizeof call);
     if (status != PTB_OK)
         ptb_mpi_group_give(c, call.group);
     return status;
