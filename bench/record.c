@@ -116,6 +116,13 @@ static ptb_status store_gathered(ptb_store *store, int64_t repetition, const gat
     return status;
 }
 
+// A simulated device says so in its description (core/device.h), which every benchmark on a device states.
+static bool is_simulated(const ptb_params *facts)
+{
+    const char *device = ptb_params_get(facts, "device");
+    return device && strstr(device, "simulated");
+}
+
 ptb_status ptb_record_case(ptb_world *world, ptb_store *store, int64_t repetition, const char *bench,
                            const char *key, const ptb_case *c, const ptb_case_result *result,
                            const ptb_trace *trace)
@@ -131,6 +138,7 @@ ptb_status ptb_record_case(ptb_world *world, ptb_store *store, int64_t repetitio
             .bytes = c->bytes,
             .ranks = world->size,
             .hosts = world->hosts,
+            .simulated = is_simulated(&result->facts),
             .state = state_name(result->state),
             .reason = *result->reason ? result->reason : NULL,
             .mode = result->mode,

@@ -12,6 +12,8 @@ static const char *const sql[PTB_SQL_COUNT] = {
         "?15, ?16, ?17)",
     [PTB_SQL_RUN_REOPEN] = "UPDATE run SET state = 'running', reason = NULL, finished_utc_s = NULL "
                            "WHERE id = ?1",
+    [PTB_SQL_RUN_SIMULATED] = "UPDATE run SET simulated = 1 WHERE simulated = 0 AND id = "
+                              "(SELECT run_id FROM repetition WHERE id = ?1)",
     [PTB_SQL_RUN_FINISH] = "UPDATE run SET state = ?2, reason = ?3, finished_utc_s = ?4 WHERE id = ?1",
     [PTB_SQL_REPETITION_FIND] = "SELECT id FROM repetition WHERE run_id = ?1 AND ordinal = ?2",
     [PTB_SQL_REPETITION_INSERT] =

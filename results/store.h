@@ -69,6 +69,7 @@ typedef struct {
     const ptb_params *params, *facts; // facts may be NULL
     uint64_t bytes;
     int ranks, hosts;
+    bool simulated;      // it ran on a simulated device: then the whole run counts as simulated
     const char *state;   // "ok", "wrong", "skipped", "failed"
     const char *reason;  // why skipped or failed, or the first mismatch
     const char *mode;    // "latency", "back-to-back"

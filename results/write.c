@@ -396,6 +396,11 @@ static int add_case(ptb_store *store, void *argument)
         rc = insert_metric(store, id, &r->metrics->items[i]);
     for (size_t i = 0; rc == SQLITE_OK && i < r->series_count; i++)
         rc = insert_series(store, id, &r->series[i], &job->series[i]);
+    if (rc == SQLITE_OK && r->simulated) {
+        ptb_binder b = ptb_bind(store, PTB_SQL_RUN_SIMULATED);
+        ptb_bind_int(&b, job->repetition);
+        rc = ptb_bind_run(&b);
+    }
     return rc;
 }
 
