@@ -1,0 +1,50 @@
+#!/bin/bash
+# `ptbench run` with the communicator nccl on simulated GPUs: devices and communicators that go together, what the tables
+# say of what ran, graphs, and the outcome of a failing NCCL.
+. "$PTB_SOURCE/tests/mpi/run_common.sh"
+export PTB_SIM=devices=8
+db=(--db "$folder/runs.db")
+short=(-n 6 -w 1 --place out --share-gpu)
+
+try 0 "$PTBENCH" run all_reduce --np 2 --comm mpi,host,nccl --bytes 4K "${short[@]}" "${db[@]}"
+has err "comm=nccl place=out bytes=4K ranks=2"
+has err "3 cases measured (0 wrong), 0 skipped"
+try 0 "$PTBENCH" show last "${db[@]}"
+has out "[SIMULATED DEVICE]"
+has out "used a SIMULATED device"
+
+# A device that is named takes the communicators that move its memory; the others are skipped with the reason.
+try 0 "$PTBENCH" run broadcast --np 2 --device cuda --bytes 4K "${short[@]}" "${db[@]}"
+has err "1 case measured (0 wrong), 0 skipped"
+try 0 "$PTBENCH" run all_reduce --np 2 --device cuda --comm mpi,host,nccl --bytes 4K "${short[@]}" "${db[@]}"
+has err "is not CUDA-aware, so it cannot move memory of the device cuda"
+has err "communicator host moves memory of the device host, not of cuda"
+has err "1 case measured (0 wrong), 2 skipped"
+
+# What ran where something else was asked.
+try 0 "$PTBENCH" run all_reduce --np 4 --comm nccl --algo ring/ll,nvls_tree --channels 3 --bytes 64K "${short[@]}" "${db[@]}"
+try 0 "$PTBENCH" show last "${db[@]}"
+has out "asked nvls_tree, ran nvls/simple"
+has_not out "asked ring/ll"
+try 0 "$PTBENCH" run all_to_all --np 2 --comm nccl --place in --bytes 64K -n 6 -w 1 --share-gpu --comm nccl,host "${db[@]}"
+has err "NCCL exchanges with sends and receives"
+
+for bench in all_gather reduce_scatter reduce all_to_all all_to_all_v gather scatter barrier sendrecv; do
+    options=(--bytes 4K)
+    [ $bench = barrier ] && options=()
+    try 0 "$PTBENCH" run $bench --np 3 --comm nccl "${options[@]}" -n 6 -w 1 --share-gpu "${db[@]}"
+    has err "(0 wrong)"
+done
+try 0 "$PTBENCH" run all_reduce --np 2 --comm nccl --count 1000,0,7 -m 3 -z --no-register -u 1 "${short[@]}" "${db[@]}"
+has err "3 cases measured (0 wrong)"
+try 3 "$PTBENCH" run all_reduce --np 2 --comm host,nccl -G --bytes 4K "${short[@]}" "${db[@]}"
+has err "--graph needs a GPU stream capture, and device 'host' has none"
+try 2 "$PTBENCH" run all_reduce --np 2 --comm nccl --algo rign --bytes 4K "${short[@]}" "${db[@]}"
+has err "no chosen communicator has an algorithm 'rign'"
+
+# NCCL fails: what was measured before is kept.
+export PTB_SIM=devices=8,ncclerr=12
+try 5 "$PTBENCH" run all_reduce --np 2 --comm nccl --bytes 4K,8K,16K "${short[@]}" "${db[@]}"
+has err "remote process exited or there was a network error"
+has err "To run only what is missing"
+finish
