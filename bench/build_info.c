@@ -28,3 +28,8 @@ void ptb_build_describe(ptb_text *out)
     for (int i = 0; i < FACT_COUNT; i++)
         ptb_text_printf(out, "%-9s %s\n", facts[i].name, facts[i].value);
 }
+
+const char *ptb_build_gpu(void)
+{
+    return PTB_BUILD_GPU;
+}

@@ -9,4 +9,7 @@ void ptb_build_json(ptb_text *out);
 // "name value" lines, for `ptbench version`.
 void ptb_build_describe(ptb_text *out);
 
+// "off", "cuda" or "sim": which GPU back-ends.
+const char *ptb_build_gpu(void);
+
 #endif

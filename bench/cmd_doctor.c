@@ -1,9 +1,11 @@
 // `ptbench doctor`: what of this machine spoils or prevents measurements, and what to do. To add a check, add
-// a function and a row of `checks`.
+// a function and a row of `checks`, or a check to a part of the machine (core/machine.h).
+#include "bench/build_info.h"
 #include "bench/command.h"
 #include "bench/launch.h"
 #include "collectives/world.h"
 #include "core/log.h"
+#include "core/machine.h"
 #include "core/topology.h"
 
 #include <errno.h>
@@ -30,9 +32,6 @@ static const ptb_opt opts[] = {
              "current folder"},
 };
 
-// How bad: OK, worth knowing, or nothing will work.
-typedef enum { FINE, WARNING, BROKEN } verdict;
-
 typedef struct {
     ptb_topology topology;
     const char *database;
@@ -42,18 +41,18 @@ typedef struct {
 
 #define SAY(d, ...) ptb_text_printf(&(d)->said, __VA_ARGS__)
 
-static verdict check_mpirun(doctor *d)
+static ptb_health check_mpirun(doctor *d)
 {
     if (!ptb_launch_find_mpirun(d->mpirun, sizeof d->mpirun)) {
         d->mpirun[0] = '\0';
         SAY(d, "there is no mpirun on PATH. Debian, Ubuntu: apt-get install openmpi-bin; RHEL, Fedora: dnf "
                "install openmpi, "
                "then module load mpi");
-        return BROKEN;
+        return PTB_HEALTH_BROKEN;
     }
     ptb_launch_mpirun_version(d->mpirun, d->mpi_version, sizeof d->mpi_version);
     SAY(d, "%s, %s", d->mpirun, *d->mpi_version ? d->mpi_version : "of an unknown version");
-    return strncmp(d->mpi_version, "Open MPI", 8) == 0 ? FINE : BROKEN;
+    return strncmp(d->mpi_version, "Open MPI", 8) == 0 ? PTB_HEALTH_FINE : PTB_HEALTH_BROKEN;
 }
 
 // Runs a program without a shell, which would read its path, and returns its wait status, -1 when it cannot
@@ -91,24 +90,24 @@ static int run_program(char *const *arguments, char *last, size_t size)
 
 // Two ranks of this very program that plan one case: start-up, shared memory and the way back all have to
 // work.
-static verdict check_launch(doctor *d)
+static ptb_health check_launch(doctor *d)
 {
     char program[PATH_MAX], last[512] = "";
     if (!*d->mpirun || ptb_launch_program(program, sizeof program) != PTB_OK) {
         SAY(d, "not tried: there is no mpirun");
-        return BROKEN;
+        return PTB_HEALTH_BROKEN;
     }
     char *const arguments[] = {program, "run", "barrier", "--np", "2", "--dry-run", NULL};
     int code = run_program(arguments, last, sizeof last);
     if (code == 0) {
         SAY(d, "2 ranks start and find each other");
-        return FINE;
+        return PTB_HEALTH_FINE;
     }
     SAY(d, "2 ranks do not start: %s. See what `mpirun -n 2 hostname` says", *last ? last : "no message");
-    return BROKEN;
+    return PTB_HEALTH_BROKEN;
 }
 
-static verdict check_cores(doctor *d)
+static ptb_health check_cores(doctor *d)
 {
     const ptb_topology *t = &d->topology;
     int quota = ptb_topology_cgroup_cpus();
@@ -118,25 +117,25 @@ static verdict check_cores(doctor *d)
             "beyond that are "
             "stopped now and then. Raise the quota (cpu.max) or run with --np %d",
             t->allowed_cpus, t->binding, quota, quota);
-        return WARNING;
+        return PTB_HEALTH_WARNING;
     }
     if (t->allowed_cpus < t->threads) {
         SAY(d, "%d of %d processors may be used (%s): affinity mask or cpuset of this shell", t->allowed_cpus,
             t->threads, t->binding);
-        return WARNING;
+        return PTB_HEALTH_WARNING;
     }
     SAY(d, "%s: %d cores, %d hardware threads, %d NUMA nodes%s; all may be used", t->cpu_model, t->cores,
         t->threads, t->numa_nodes, t->virtual_machine ? ", virtual machine" : "");
-    return FINE;
+    return PTB_HEALTH_FINE;
 }
 
-static verdict check_binding(doctor *d)
+static ptb_health check_binding(doctor *d)
 {
     SAY(d, "ranks are bound to a core each up to --np %d, and not bound beyond", ptb_launch_cores());
-    return FINE;
+    return PTB_HEALTH_FINE;
 }
 
-static verdict check_huge_pages(doctor *d)
+static ptb_health check_huge_pages(doctor *d)
 {
     const ptb_topology *t = &d->topology;
     if (strcmp(t->thp, "never") == 0 || strcmp(t->thp, "unknown") == 0 || !*t->thp) {
@@ -145,7 +144,7 @@ static verdict check_huge_pages(doctor *d)
             "> "
             "/sys/kernel/mm/transparent_hugepage/enabled",
             *t->thp ? t->thp : "unknown");
-        return WARNING;
+        return PTB_HEALTH_WARNING;
     }
     bool shared = strcmp(t->shmem_thp, "never") != 0 && strcmp(t->shmem_thp, "deny") != 0;
     if (!shared) {
@@ -154,38 +153,38 @@ static verdict check_huge_pages(doctor *d)
             "echo advise > "
             "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
             t->thp, t->shmem_thp);
-        return WARNING;
+        return PTB_HEALTH_WARNING;
     }
     SAY(d, "transparent huge pages: %s, for shared memory: %s", t->thp, t->shmem_thp);
-    return FINE;
+    return PTB_HEALTH_FINE;
 }
 
-static verdict check_shared_memory(doctor *d)
+static ptb_health check_shared_memory(doctor *d)
 {
     struct statvfs info;
     if (statvfs("/dev/shm", &info) != 0) {
         SAY(d, "/dev/shm: %s; ranks of one host meet there. Mount a tmpfs on it", strerror(errno));
-        return BROKEN;
+        return PTB_HEALTH_BROKEN;
     }
     double free_mib = (double)info.f_bavail * (double)info.f_frsize / 1048576;
     SAY(d, "/dev/shm has %.0f MiB free%s", free_mib,
         free_mib < 1024 ? "; large messages need twice their size for each rank. Containers: --shm-size=4g"
                         : "");
-    return free_mib < 1024 ? WARNING : FINE;
+    return free_mib < 1024 ? PTB_HEALTH_WARNING : PTB_HEALTH_FINE;
 }
 
-static verdict check_governor(doctor *d)
+static ptb_health check_governor(doctor *d)
 {
     const char *governor = d->topology.governor;
     bool known = *governor && strcmp(governor, "unknown") != 0;
     if (!known) {
         SAY(d, "the frequency governor cannot be seen (usual in virtual machines)");
-        return FINE;
+        return PTB_HEALTH_FINE;
     }
     bool good = strcmp(governor, "performance") == 0;
     SAY(d, "frequency governor: %s%s", governor,
         good ? "" : "; clocks vary with load. As root: cpupower frequency-set -g performance");
-    return good ? FINE : WARNING;
+    return good ? PTB_HEALTH_FINE : PTB_HEALTH_WARNING;
 }
 
 // The file system types that matter here (linux/magic.h and the sources of each).
@@ -210,7 +209,7 @@ static const char *network_file_system(long type)
     }
 }
 
-static verdict check_database(doctor *d)
+static ptb_health check_database(doctor *d)
 {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", d->database);
@@ -222,11 +221,11 @@ static verdict check_database(doctor *d)
     if (access(folder, W_OK | X_OK) != 0) {
         SAY(d, "folder %s of %s cannot be written: %s; name another with --db or PTBENCH_DB", folder,
             d->database, strerror(errno));
-        return BROKEN;
+        return PTB_HEALTH_BROKEN;
     }
     if (access(d->database, F_OK) == 0 && access(d->database, W_OK) != 0) {
         SAY(d, "%s cannot be written: %s", d->database, strerror(errno));
-        return BROKEN;
+        return PTB_HEALTH_BROKEN;
     }
     struct statfs info;
     const char *network = statfs(folder, &info) == 0 ? network_file_system((long)info.f_type) : NULL;
@@ -235,13 +234,13 @@ static verdict check_database(doctor *d)
             "%s is on %s, where SQLite's locks and shared memory are not reliable; put it on a local disk "
             "(--db /tmp/...)",
             d->database, network);
-        return WARNING;
+        return PTB_HEALTH_WARNING;
     }
     SAY(d, "%s can be written, on a local file system", d->database);
-    return FINE;
+    return PTB_HEALTH_FINE;
 }
 
-static verdict check_gnuplot(doctor *d)
+static ptb_health check_gnuplot(doctor *d)
 {
     FILE *pipe = popen("gnuplot --version 2>/dev/null", "re");
     char line[128] = "";
@@ -251,16 +250,16 @@ static verdict check_gnuplot(doctor *d)
     line[strcspn(line, "\n")] = '\0';
     if (code == 0 && *line) {
         SAY(d, "%s", line);
-        return FINE;
+        return PTB_HEALTH_FINE;
     }
     SAY(d, "there is no gnuplot; `ptbench report` needs it. Debian, Ubuntu: apt-get install gnuplot-nox; "
            "RHEL: dnf install "
            "gnuplot");
-    return WARNING;
+    return PTB_HEALTH_WARNING;
 }
 
 // Settings that change what is measured without anybody thinking of them.
-static verdict check_environment(doctor *d)
+static ptb_health check_environment(doctor *d)
 {
     static const struct {
         const char *name, *why;
@@ -288,14 +287,14 @@ static verdict check_environment(doctor *d)
     SAY(d, "%s%s", any ? ptb_text_string(&found) : "no variable that is known to spoil measurements is set",
         any ? ". Unset unless meant" : "");
     ptb_text_release(&found);
-    return any ? WARNING : FINE;
+    return any ? PTB_HEALTH_WARNING : PTB_HEALTH_FINE;
 }
 
-static verdict check_malloc(doctor *d)
+static ptb_health check_malloc(doctor *d)
 {
     if (getenv("MALLOC_MMAP_MAX_")) {
         SAY(d, "malloc is set to keep large blocks (MALLOC_MMAP_MAX_=%s)", getenv("MALLOC_MMAP_MAX_"));
-        return FINE;
+        return PTB_HEALTH_FINE;
     }
     SAY(d, "Open MPI's collectives allocate within each call; above 32 MiB glibc returns that memory every "
            "time and each call "
@@ -303,25 +302,60 @@ static verdict check_malloc(doctor *d)
            "MALLOC_MMAP_MAX_=0 -x "
            "MALLOC_TRIM_THRESHOLD_=8589934592 -x MALLOC_TOP_PAD_=268435456 -x "
            "GLIBC_TUNABLES=glibc.malloc.hugetlb=1\"");
-    return WARNING;
+    return PTB_HEALTH_WARNING;
+}
+
+// GPUs that this program was not built for. Those that it was built for speak for themselves.
+static ptb_health check_gpu_build(doctor *d)
+{
+    bool has_driver = access("/dev/nvidiactl", F_OK) == 0;
+    if (ptb_registry_find(PTB_KIND_DEVICE, "cuda")) {
+        SAY(d, "built with GPU back-ends (PTB_GPU=%s)", ptb_build_gpu());
+        return PTB_HEALTH_FINE;
+    }
+    SAY(d, "built without GPU back-ends%s",
+        has_driver ? ", and this machine has NVIDIA GPUs; configure with -DPTB_GPU=cuda to use them" : "");
+    return has_driver ? PTB_HEALTH_WARNING : PTB_HEALTH_FINE;
 }
 
 static const struct {
     const char *name;
-    verdict (*check)(doctor *d);
+    ptb_health (*check)(doctor *d);
 } checks[] = {
     {"mpirun", check_mpirun},         {"launch", check_launch},
     {"processors", check_cores},      {"binding", check_binding},
     {"huge pages", check_huge_pages}, {"shared memory", check_shared_memory},
     {"governor", check_governor},     {"database", check_database},
     {"gnuplot", check_gnuplot},       {"environment", check_environment},
-    {"malloc", check_malloc},
+    {"malloc", check_malloc},         {"gpu build", check_gpu_build},
 };
+
+// A line; the number of things broken.
+static int tell(ptb_health health, const char *name, doctor *d)
+{
+    static const char *const words[] = {
+        [PTB_HEALTH_FINE] = "ok", [PTB_HEALTH_WARNING] = "warning", [PTB_HEALTH_BROKEN] = "broken"};
+    printf("%-8s %-14s %s\n", words[health], name, ptb_text_string(&d->said));
+    fflush(stdout);
+    ptb_text_clear(&d->said);
+    return health == PTB_HEALTH_BROKEN;
+}
+
+// What the parts of the machine say of themselves (core/machine.h).
+static int check_parts(doctor *d)
+{
+    int broken = 0;
+    for (size_t i = 0; i < ptb_registry_count(PTB_KIND_MACHINE_PART); i++) {
+        const ptb_machine_part *part = (const ptb_machine_part *)ptb_registry_at(PTB_KIND_MACHINE_PART, i);
+        if (part->check)
+            broken += tell(part->check(&d->said), part->plugin.name, d);
+    }
+    return broken;
+}
 
 static ptb_status run(const ptb_command_env *env, const void *config, const char *const *words, size_t count)
 {
     (void)env, (void)words, (void)count;
-    static const char *const names[] = {"ok", "warning", "broken"};
     doctor *d = calloc(1, sizeof *d);
     if (!d) {
         ptb_error("no memory");
@@ -330,13 +364,10 @@ static ptb_status run(const ptb_command_env *env, const void *config, const char
     d->database = ptb_command_database(((const doctor_config *)config)->db);
     ptb_status status = ptb_topology_read(&d->topology);
     int broken = 0;
-    for (size_t i = 0; status == PTB_OK && i < sizeof checks / sizeof *checks; i++) {
-        ptb_text_clear(&d->said);
-        verdict v = checks[i].check(d);
-        broken += v == BROKEN;
-        printf("%-8s %-14s %s\n", names[v], checks[i].name, ptb_text_string(&d->said));
-        fflush(stdout);
-    }
+    for (size_t i = 0; status == PTB_OK && i < sizeof checks / sizeof *checks; i++)
+        broken += tell(checks[i].check(d), checks[i].name, d);
+    if (status == PTB_OK)
+        broken += check_parts(d);
     if (status == PTB_OK && broken) {
         ptb_error("%d of the checks above say broken: `ptbench run` will not work here before that is mended",
                   broken);

@@ -9,6 +9,8 @@
 // kind, its word in messages
 #define PTB_KIND_LIST(X)                                                                                     \
     X(DEVICE, "device")                                                                                      \
+    X(MACHINE_PART, "machine part")                                                                          \
+    X(LINK_SOURCE, "link source")                                                                            \
     X(KERNELS, "kernels")                                                                                    \
     X(COMM, "communicator")                                                                                  \
     X(ALGORITHM, "algorithm")                                                                                \

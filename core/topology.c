@@ -4,6 +4,7 @@
 #include "core/topology.h"
 
 #include "core/log.h"
+#include "core/machine.h"
 #include "core/random.h"
 
 #include <hwloc.h>
@@ -415,7 +416,8 @@ static void read_system(ptb_topology *t)
 
 // FNV-1a (Fowler, Noll, Vo), mixed. Memory counts in GiB and the kernel as major.minor: the rest changes with
 // every update without changing what is measured.
-static uint64_t fingerprint_of(const ptb_topology *t)
+// identity: of the machine's other parts.
+static uint64_t fingerprint_of(const ptb_topology *t, const char *identity)
 {
     int major = 0, minor = 0;
     const char *release = strchr(t->kernel, ' ');
@@ -426,11 +428,38 @@ static uint64_t fingerprint_of(const ptb_topology *t)
     ptb_text_printf(&text, "%s|%d|%d|%d|%d|", t->cpu_model, t->packages, t->numa_nodes, t->cores, t->threads);
     ptb_text_printf(&text, "%" PRIu64 "|%" PRIu64 "|%" PRIu64 "|", t->l1d_bytes, t->l2_bytes, t->l3_bytes);
     ptb_text_printf(&text, "%d.%d|%" PRIu64, major, minor, gib);
+    ptb_text_append(&text, identity);
     uint64_t hash = 0xcbf29ce484222325u;
     for (const char *c = ptb_text_string(&text); *c; c++)
         hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
     ptb_text_release(&text);
     return ptb_random_mix(hash);
+}
+
+// The descriptions of the other parts into t->parts.
+static void read_parts(ptb_topology *t, ptb_text *identity)
+{
+    ptb_text json = PTB_TEXT_INIT;
+    size_t length = 0;
+    for (size_t i = 0; i < ptb_registry_count(PTB_KIND_MACHINE_PART); i++) {
+        const ptb_machine_part *part = (const ptb_machine_part *)ptb_registry_at(PTB_KIND_MACHINE_PART, i);
+        ptb_text_clear(&json);
+        if (part->describe)
+            part->describe(&json, identity);
+        if (json.length == 0)
+            continue;
+        size_t room = sizeof t->parts - length;
+        int more =
+            snprintf(t->parts + length, room, "\"%s\": %s, ", part->plugin.name, ptb_text_string(&json));
+        if ((size_t)more < room) {
+            length += (size_t)more;
+            continue;
+        }
+        t->parts[length] = '\0';
+        ptb_warn("the description of this machine's %s takes %d bytes and is not stored", part->plugin.name,
+                 more);
+    }
+    ptb_text_release(&json);
 }
 
 ptb_status ptb_topology_read(ptb_topology *topology)
@@ -443,7 +472,10 @@ ptb_status ptb_topology_read(ptb_topology *topology)
     read_binding(t.binding, sizeof t.binding);
     t.cgroup_cpus = ptb_topology_cgroup_cpus();
     read_flags(&t);
-    t.fingerprint = fingerprint_of(&t);
+    ptb_text identity = PTB_TEXT_INIT;
+    read_parts(&t, &identity);
+    t.fingerprint = fingerprint_of(&t, ptb_text_string(&identity));
+    ptb_text_release(&identity);
     *topology = t;
     return PTB_OK;
 }
@@ -482,6 +514,7 @@ void ptb_topology_json(const ptb_topology *t, ptb_text *out)
     json_text(out, "thp", t->thp);
     json_text(out, "shmem_thp", t->shmem_thp);
     json_text(out, "isa", t->isa);
+    ptb_text_append(out, t->parts);
     ptb_text_printf(out, "\"virtual_machine\": %s, ", t->virtual_machine ? "true" : "false");
     ptb_text_printf(out, "\"fingerprint\": \"%016" PRIx64 "\"}", t->fingerprint);
 }

@@ -1,5 +1,6 @@
-// What this machine is: read once per host through hwloc and /proc, stored with each run, and reduced to a
-// fingerprint that tells whether two runs may be compared and which cached tables apply.
+// What this machine is: read once per host through hwloc, /proc and what the parts of core/machine.h know,
+// stored with each run, and reduced to a fingerprint that tells whether two runs may be compared and which
+// cached tables apply.
 #ifndef PTB_CORE_TOPOLOGY_H
 #define PTB_CORE_TOPOLOGY_H
 
@@ -23,7 +24,9 @@ typedef struct {
     char thp[16], shmem_thp[16]; // transparent huge pages: always / madvise / never; advise / never ...
     char isa[64];                // "avx512f avx512_bf16 amx" features that matter here
     bool virtual_machine;
-    uint64_t fingerprint; // hash of cpu model, cores, caches, kernel major.minor, memory
+    char parts[16384]; // JSON members of the other parts (core/machine.h): "gpus": [...], "nics": [...]
+    uint64_t
+        fingerprint; // hash of cpu model, cores, caches, kernel major.minor, memory, GPUs and their driver
 } ptb_topology;
 
 // A set of processors, CPU i in bit i % 8 of byte i / 8; more than any Linux build has.

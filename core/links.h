@@ -1,0 +1,54 @@
+// How many bytes went over each link of a GPU (NVLink) and each port of a network card, by the hardware's own
+// counters: read before and after a case, the difference is what was on the wire, headers and other people's
+// traffic included.
+//
+//     ptb_links_open(device->identity, world->local_rank == 0, &reader);
+//     ptb_links_read(reader, &before); ... ptb_links_read(reader, &after);
+//     ptb_links_difference(&before, &after, &moved);
+#ifndef PTB_CORE_LINKS_H
+#define PTB_CORE_LINKS_H
+
+#include "core/registry.h"
+#include "core/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PTB_LINKS_MAX = 96 };
+
+typedef struct {
+    char name[40];  // "nvlink3", "mlx5_0/1", "eth0"
+    char kind[16];  // "NVLink", "InfiniBand", "RoCE", "Ethernet"
+    double gbits_s; // of one direction as it is now; 0: unknown
+    uint64_t sent_bytes, received_bytes;
+    uint64_t unit_bytes; // of the counters: NVLink counts KiB, InfiniBand 4 bytes
+} ptb_link;
+
+typedef struct {
+    ptb_link items[PTB_LINKS_MAX];
+    size_t count;
+} ptb_links;
+
+typedef struct ptb_link_reader ptb_link_reader;
+
+// gpu: the identity of a device (core/device.h) whose NVLinks are read; "" or NULL: of none. nics: the ports
+// of this host's network cards too, which one rank of a host does. What cannot be counted here is left out; a
+// reader without links is fine. NO_MEMORY logged.
+ptb_status ptb_links_open(const char *gpu, bool nics, ptb_link_reader **reader);
+// The counters now; a link whose counter cannot be read at this moment is left out. Takes microseconds for
+// each link: not for timed code.
+void ptb_links_read(ptb_link_reader *reader, ptb_links *links);
+void ptb_links_close(ptb_link_reader *reader); // NULL is allowed
+// moved: the links that are in both, with the bytes between the two readings.
+void ptb_links_difference(const ptb_links *before, const ptb_links *after, ptb_links *moved);
+
+// One kind of link. Add one by registering a ptb_link_source.
+typedef struct {
+    ptb_plugin plugin;
+    // SKIPPED, without a message: nothing to count here.
+    ptb_status (*open)(const char *gpu, bool nics, void **state);
+    void (*read)(void *state, ptb_links *links); // appends
+    void (*close)(void *state);
+} ptb_link_source;
+
+#endif
