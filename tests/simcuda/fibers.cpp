@@ -2,6 +2,7 @@
 // itself.
 #include "tests/simcuda/fibers.hpp"
 #include "tests/simcuda/context.hpp"
+#include "tests/simcuda/sim.hpp"
 
 #include <mutex>
 #include <vector>
@@ -64,7 +65,7 @@ struct executor {
     uint3 index_block;                  // the block shape that index is for
     std::vector<fiber *> idle, all;
     std::vector<pending> copies;
-    bool copies_used;
+    bool copies_used, reverse;
     sim_context main;
     cudaError_t error;
     unsigned char *shared; // SHARED_BYTES, then a guard page
@@ -111,10 +112,12 @@ bool pick(executor *e, unsigned last, unsigned *thread)
         return false;
     unsigned w = last / SIM_WARP;
     if (!(e->ready >> w & 1)) {
-        const uint32_t after = e->ready & ~((2u << w) - 1);
-        w = (unsigned)__builtin_ctz(after ? after : e->ready);
+        const uint32_t after = e->reverse ? e->ready & ((1u << w) - 1) : e->ready & ~((2u << w) - 1);
+        const uint32_t from = after ? after : e->ready;
+        w = (unsigned)(e->reverse ? 31 - __builtin_clz(from) : __builtin_ctz(from));
     }
-    *thread = w * SIM_WARP + (unsigned)__builtin_ctz(e->warp_of[w].runnable);
+    const uint32_t lanes = e->warp_of[w].runnable;
+    *thread = w * SIM_WARP + (unsigned)(e->reverse ? 31 - __builtin_clz(lanes) : __builtin_ctz(lanes));
     return true;
 }
 
@@ -253,7 +256,7 @@ __attribute__((noinline)) bool after_thread(fiber *f)
     executor *e = f->owner;
     const unsigned ended = f->thread;
     leave(e, ended);
-    unsigned next = 0;
+    unsigned next = e->reverse ? e->threads - 1 : 0;
     if (!e->live) {
         if (++e->block == e->blocks) {
             e->idle.push_back(f);
@@ -299,6 +302,7 @@ executor *take_executor(void)
         abort();
     }
     e->copies.resize(SIM_BLOCK_THREADS);
+    e->reverse = sim_option("order") == 1;
     return e;
 }
 
@@ -345,7 +349,7 @@ cudaError_t sim_run_grid(const sim_grid *grid)
            (grid->shared_bytes + 15) / 16 * 16);
     begin_block(e);
     fiber *f = take_fiber(e);
-    enter(e, f, 0);
+    enter(e, f, e->reverse ? e->threads - 1 : 0);
     sim_context_switch(&e->main, &f->context);
     here = NULL;
     const cudaError_t error = e->error;
@@ -402,6 +406,11 @@ unsigned sim_lane(void)
 const char *sim_kernel_name(void)
 {
     return here ? here->grid->name : NULL;
+}
+
+bool sim_is_stack_guard(uintptr_t address)
+{
+    return here && address - (uintptr_t)here->current->stack < GUARD_BYTES;
 }
 
 void sim_async_copy(void *shared, const void *global, unsigned bytes, unsigned valid)

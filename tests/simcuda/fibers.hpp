@@ -49,5 +49,7 @@ void sim_async_wait(unsigned groups); // until at most so many of the latest gro
     __attribute__((format(printf, 2, 3)));
 // Whether the calling thread is inside a kernel now, and its name.
 const char *sim_kernel_name(void);
+// Whether the stack of the running thread of a kernel ends at this address.
+bool sim_is_stack_guard(uintptr_t address);
 
 #endif

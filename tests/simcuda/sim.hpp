@@ -1,7 +1,19 @@
 // The simulated device: what its parts (CUDA runtime, cuBLASLt, NCCL, CUPTI, NVML) share. The device is a
-// process of its own, forked at the first use of the device: its memory is mapped where the program sees only
-// addresses without access, so a host that touches device memory traps, as does a kernel that touches plain
-// host memory. Each stream is a thread of the device process; work reaches it through shared memory.
+// process of its own, begun at the first use of the device: a second copy of the program file that never
+// comes to main. Its memory is mapped where the program sees only addresses without access, so a host that
+// touches device memory traps, as does a kernel that touches plain host memory. Each stream is a thread of
+// the device process; work reaches it through shared memory. All GPUs that a program uses live in its one
+// device process.
+//
+// PTB_SIM="name=value,...": settings and faults.
+//   devices=N     GPUs of the machine (8)              memory=MIB    memory of each (16384)
+//   delay=US      before each piece of work, a random time up to it: what is not ordered shows
+//   slow=US       each kernel takes so much longer     seed=N        of the random times (1)
+//   order=1       the threads of a block run from the last to the first
+//   oom=N         the N-th allocation fails            launch=N      the N-th kernel fails (as on hardware,
+//   later) hang=N        the N-th piece of work never ends    lost=N        the device is gone from the N-th
+//   call on ecc=N         the N-th piece of work meets an uncorrectable ECC error rank=R        only the
+//   process of this rank (OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID) has the faults
 #ifndef PTB_SIMCUDA_SIM_HPP
 #define PTB_SIMCUDA_SIM_HPP
 
@@ -10,9 +22,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Work of a stream: runs in the device process, on the stream's thread, with a copy of its arguments. It may
-// touch device memory and memory from cudaMallocHost, and its own copy of the program's code and constants;
-// nothing that the program wrote after the device process began.
+// Work of a stream: runs in the device process, on the stream's thread, with a copy of its arguments (16-byte
+// aligned). It may touch device memory and memory from cudaMallocHost, functions and constants of the program
+// file, and variables, which are the device process's own: nothing that the program has written into its.
+// An error ends the device as on hardware: every later call gives it.
 typedef cudaError_t sim_work_fn(void *args);
 
 enum { SIM_ARGUMENT_BYTES = 4096 };
@@ -25,16 +38,42 @@ typedef struct {
     uint64_t bytes;
     int copy_kind; // cudaMemcpyKind
     uint32_t grid[3], block[3];
-    uint32_t correlation; // of the runtime call that enqueued it
+    uint32_t correlation; // of the runtime call that enqueued it; 0: sim_enqueue takes the next
 } sim_activity;
 
-// Enqueues on a stream (or records into the graph that it captures). An error is of the enqueuing, not of the
-// work.
+// Enqueues on a stream (or records into the graph that it captures). activity: NULL is SIM_QUIET. An error is
+// of the enqueuing (or of earlier work, as CUDA has it), not of the work.
 cudaError_t sim_enqueue(cudaStream_t stream, sim_work_fn *work, const void *args, size_t bytes,
                         const sim_activity *activity);
+// In a piece of work: ends it as the device would be ended, with a message. The error to return.
+cudaError_t sim_work_failed(cudaError_t error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// In the device process?
+bool sim_in_device(void);
 
-// Faults and other settings: the environment variable PTB_SIM, "name=value,name=value". -1 when it is not
-// there.
+// Activity: what finished while it was on. CLOCK_MONOTONIC.
+typedef struct {
+    sim_activity activity;
+    uint64_t begin_ns, end_ns;
+    uint32_t device, stream; // the stream's id is what cudaStreamGetId gives
+    uint64_t graph_node;     // 0: not from a graph
+} sim_record;
+void sim_activity_on(bool on);
+// Takes up to `most` finished records; gives how many. dropped, if not NULL: how many found no place since
+// the last call.
+size_t sim_activity_read(sim_record *records, size_t most, uint64_t *dropped);
+// Called in the program, on the calling thread, for each runtime call that enqueues work, before it does.
+// name: of the call, "cudaMemcpyAsync".
+typedef void sim_call_hook(const char *name, uint32_t correlation);
+void sim_activity_hook(sim_call_hook *hook); // NULL: none
+
+// Settings and faults of PTB_SIM. -1 when it is not there.
 long sim_option(const char *name);
+// As text, at most `bytes` with the NUL; false when it is not there.
+bool sim_option_text(const char *name, char *text, size_t bytes);
+// GPUs of the machine, before CUDA_VISIBLE_DEVICES, and which of them is device `index` of CUDA (-1: none).
+int sim_machine_devices(void);
+int sim_visible_device(int index);
+void sim_uuid(int machine_device, unsigned char uuid[16]);
+void sim_pci_bus_id(int machine_device, char text[16]); // "00000000:1b:00.0"
 
 #endif

@@ -1,0 +1,145 @@
+// Device memory in the device process. Each allocation ends at a guard page; what lies between its last byte
+// and the page, and before its first byte, holds a known value. It begins as bytes of 0xff (NaN in every
+// float type) and is without access once it is freed.
+#include "tests/simcuda/shared.hpp"
+
+#include <map>
+#include <mutex>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+namespace {
+enum { POISON = 0xff, CANARY = 0xfb, FREED_REMEMBERED = 4096 };
+
+struct allocation {
+    uintptr_t first;
+    uint64_t bytes;
+    uintptr_t guard;
+    bool freed;
+};
+
+std::mutex lock;
+std::map<uintptr_t, allocation> by_data;
+
+bool holds_canary(uintptr_t from, uintptr_t to, uintptr_t *wrong)
+{
+    for (; from < to; from++)
+        if (*(const unsigned char *)from != CANARY) {
+            *wrong = from;
+            return false;
+        }
+    return true;
+}
+
+cudaError_t check(uintptr_t data, const allocation *of)
+{
+    uintptr_t wrong;
+    if (of->freed)
+        return cudaSuccess;
+    if (!holds_canary(of->first, data, &wrong))
+        fprintf(stderr,
+                "simulated device: something wrote %" PRIuPTR " bytes before the allocation of %" PRIu64
+                " bytes at 0x%" PRIxPTR "\n",
+                data - wrong, of->bytes, data);
+    else if (!holds_canary(data + of->bytes, of->guard, &wrong))
+        fprintf(stderr,
+                "simulated device: something wrote %" PRIuPTR " bytes after the allocation of %" PRIu64
+                " bytes at 0x%" PRIxPTR "\n",
+                wrong - data - of->bytes + 1, of->bytes, data);
+    else
+        return cudaSuccess;
+    sim_set_error(cudaErrorIllegalAddress);
+    return cudaErrorIllegalAddress;
+}
+
+void forget_oldest_freed(void)
+{
+    size_t freed = 0;
+    for (const auto &entry : by_data)
+        freed += entry.second.freed;
+    for (auto at = by_data.begin(); freed > FREED_REMEMBERED / 2 && at != by_data.end();) {
+        if (at->second.freed) {
+            at = by_data.erase(at);
+            freed--;
+        } else {
+            ++at;
+        }
+    }
+}
+} // namespace
+
+cudaError_t sim_memory_map(uintptr_t first, uint64_t data, uint64_t bytes, uint64_t guard)
+{
+    if (mprotect((void *)first, guard - first, PROT_READ | PROT_WRITE))
+        return cudaErrorMemoryAllocation;
+    memset((void *)first, CANARY, data - first);
+    memset((void *)data, POISON, bytes);
+    memset((void *)(data + bytes), CANARY, guard - data - bytes);
+    std::lock_guard<std::mutex> hold(lock);
+    by_data[data] = {first, bytes, guard, false};
+    return cudaSuccess;
+}
+
+cudaError_t sim_memory_unmap(uintptr_t data)
+{
+    std::lock_guard<std::mutex> hold(lock);
+    auto found = by_data.find(data);
+    if (found == by_data.end() || found->second.freed)
+        return cudaErrorInvalidValue;
+    allocation *of = &found->second;
+    const cudaError_t error = check(data, of);
+    of->freed = true;
+    madvise((void *)of->first, of->guard - of->first, MADV_DONTNEED);
+    mprotect((void *)of->first, of->guard - of->first, PROT_NONE);
+    if (by_data.size() % FREED_REMEMBERED == 0)
+        forget_oldest_freed();
+    return error;
+}
+
+cudaError_t sim_memory_check(void)
+{
+    cudaError_t error = cudaSuccess;
+    std::lock_guard<std::mutex> hold(lock);
+    for (const auto &entry : by_data) {
+        const cudaError_t one = check(entry.first, &entry.second);
+        error = error ? error : one;
+    }
+    return error;
+}
+
+void sim_memory_describe(uintptr_t address, char *text, size_t bytes)
+{
+    if (address < 4096) {
+        snprintf(text, bytes, "a null pointer");
+        return;
+    }
+    if (address < SIM_DEVICE_BASE || address >= SIM_DEVICE_BASE + SIM_DEVICE_SPAN) {
+        snprintf(text, bytes,
+                 "not memory of the device: plain memory of the host? (kernels reach cudaMalloc's and "
+                 "cudaMallocHost's)");
+        return;
+    }
+    std::unique_lock<std::mutex> hold(lock, std::try_to_lock);
+    if (!hold.owns_lock()) {
+        snprintf(text, bytes, "memory of the device that is not allocated");
+        return;
+    }
+    auto after = by_data.upper_bound(address);
+    if (after != by_data.begin()) {
+        auto of = std::prev(after);
+        if (address - of->first < of->second.bytes)
+            snprintf(text, bytes, "byte %" PRIuPTR " of %s%" PRIu64 " bytes at 0x%" PRIxPTR,
+                     address - of->first, of->second.freed ? "a freed allocation of " : "an allocation of ",
+                     of->second.bytes, of->first);
+        else
+            snprintf(text, bytes,
+                     "%" PRIuPTR " bytes behind the %sallocation of %" PRIu64 " bytes at 0x%" PRIxPTR,
+                     address - of->first - of->second.bytes + 1, of->second.freed ? "freed " : "",
+                     of->second.bytes, of->first);
+        return;
+    }
+    snprintf(text, bytes, "memory of the device that is not allocated");
+}
