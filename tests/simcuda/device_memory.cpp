@@ -1,6 +1,7 @@
-// Device memory in the device process. Each allocation ends at a guard page; what lies between its last byte
-// and the page, and before its first byte, holds a known value. It begins as bytes of 0xff (NaN in every
-// float type) and is without access once it is freed.
+// Device memory, and memory that the host shares, in the device process. Each allocation ends at a guard
+// page; what lies between its last byte and the page, and before its first byte, holds a known value. It
+// begins as bytes of 0xff (NaN in every float type) and is without access once it is freed.
+#include "tests/simcuda/check.hpp"
 #include "tests/simcuda/shared.hpp"
 
 #include <map>
@@ -12,7 +13,7 @@
 #include <sys/mman.h>
 
 namespace {
-enum { POISON = 0xff, CANARY = 0xfb, FREED_REMEMBERED = 4096 };
+enum { FREED_REMEMBERED = 4096 };
 
 struct allocation {
     uintptr_t first;
@@ -23,11 +24,12 @@ struct allocation {
 
 std::mutex lock;
 std::map<uintptr_t, allocation> by_data;
+std::atomic<uint64_t> changes; // of what is allocated
 
 bool holds_canary(uintptr_t from, uintptr_t to, uintptr_t *wrong)
 {
     for (; from < to; from++)
-        if (*(const unsigned char *)from != CANARY) {
+        if (*(const unsigned char *)from != SIM_CANARY) {
             *wrong = from;
             return false;
         }
@@ -75,11 +77,15 @@ cudaError_t sim_memory_map(uintptr_t first, uint64_t data, uint64_t bytes, uint6
 {
     if (mprotect((void *)first, guard - first, PROT_READ | PROT_WRITE))
         return cudaErrorMemoryAllocation;
-    memset((void *)first, CANARY, data - first);
-    memset((void *)data, POISON, bytes);
-    memset((void *)(data + bytes), CANARY, guard - data - bytes);
+    if (first >= SIM_DEVICE_BASE &&
+        first < SIM_DEVICE_BASE + SIM_DEVICE_SPAN) { // the rest is filled by the program
+        memset((void *)first, SIM_CANARY, data - first);
+        memset((void *)data, SIM_POISON, bytes);
+        memset((void *)(data + bytes), SIM_CANARY, guard - data - bytes);
+    }
     std::lock_guard<std::mutex> hold(lock);
     by_data[data] = {first, bytes, guard, false};
+    changes.fetch_add(1);
     return cudaSuccess;
 }
 
@@ -92,7 +98,9 @@ cudaError_t sim_memory_unmap(uintptr_t data)
     allocation *of = &found->second;
     const cudaError_t error = check(data, of);
     of->freed = true;
-    madvise((void *)of->first, of->guard - of->first, MADV_DONTNEED);
+    changes.fetch_add(1);
+    if (of->first < SIM_HOST_BASE)
+        madvise((void *)of->first, of->guard - of->first, MADV_DONTNEED);
     mprotect((void *)of->first, of->guard - of->first, PROT_NONE);
     if (by_data.size() % FREED_REMEMBERED == 0)
         forget_oldest_freed();
@@ -110,13 +118,33 @@ cudaError_t sim_memory_check(void)
     return error;
 }
 
+bool sim_memory_holds(uintptr_t address, size_t bytes)
+{
+    // The same allocation as at the last look, mostly.
+    static __thread uintptr_t first, end;
+    static __thread uint64_t when;
+    if (when == changes.load(std::memory_order_relaxed) && address >= first && address + bytes <= end)
+        return true;
+    std::lock_guard<std::mutex> hold(lock);
+    auto after = by_data.upper_bound(address);
+    if (after == by_data.begin())
+        return false;
+    auto of = std::prev(after);
+    if (of->second.freed || address + bytes > of->first + of->second.bytes)
+        return false;
+    first = of->first;
+    end = of->first + of->second.bytes;
+    when = changes.load();
+    return true;
+}
+
 void sim_memory_describe(uintptr_t address, char *text, size_t bytes)
 {
     if (address < 4096) {
         snprintf(text, bytes, "a null pointer");
         return;
     }
-    if (address < SIM_DEVICE_BASE || address >= SIM_DEVICE_BASE + SIM_DEVICE_SPAN) {
+    if (address - SIM_DEVICE_BASE >= SIM_DEVICE_SPAN && address - SIM_HOST_BASE >= SIM_HOST_SPAN) {
         snprintf(text, bytes,
                  "not memory of the device: plain memory of the host? (kernels reach cudaMalloc's and "
                  "cudaMallocHost's)");

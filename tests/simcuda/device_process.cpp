@@ -93,7 +93,7 @@ void sim_device_main(int host_file, int program)
     prctl(PR_SET_NAME, "simulated GPU");
     void *device = mmap((void *)SIM_DEVICE_BASE, SIM_DEVICE_SPAN, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-    void *host = mmap((void *)SIM_HOST_BASE, SIM_HOST_SPAN, PROT_READ | PROT_WRITE,
+    void *host = mmap((void *)SIM_HOST_BASE, SIM_HOST_SPAN, PROT_NONE,
                       MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, host_file, 0);
     if (device != (void *)SIM_DEVICE_BASE || host != (void *)SIM_HOST_BASE) {
         perror("simulated device: cannot map its memory");

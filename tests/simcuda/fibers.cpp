@@ -1,9 +1,11 @@
 // The threads of a block as fibers: scheduling, barriers and warp operations. context.hpp has the switch
 // itself.
 #include "tests/simcuda/fibers.hpp"
+#include "tests/simcuda/check.hpp"
 #include "tests/simcuda/context.hpp"
 #include "tests/simcuda/sim.hpp"
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 
@@ -42,6 +44,8 @@ struct warp {
     uint32_t mask[SIM_WARP];
     sim_warp_operation *operation[SIM_WARP];
     void *mine[SIM_WARP];
+    uint32_t syncs;             // __syncwarp's so far
+    uint32_t synced[SIM_SYNCS]; // their lanes
 };
 
 // Copies of a thread that it has not waited for.
@@ -66,11 +70,13 @@ struct executor {
     std::vector<fiber *> idle, all;
     std::vector<pending> copies;
     bool copies_used, reverse;
+    uint64_t epoch; // changes at each barrier and block
     sim_context main;
     cudaError_t error;
     unsigned char *shared; // SHARED_BYTES, then a guard page
 };
 
+std::atomic<uint64_t> epochs; // of all executors
 std::mutex pool_lock;
 std::vector<executor *> pool;
 __thread executor *here; // of the grid that this thread runs
@@ -92,6 +98,7 @@ void begin_block(executor *e)
     e->live = e->threads;
     e->waiting = 0;
     e->votes = 0;
+    e->epoch = epochs.fetch_add(1, std::memory_order_relaxed) + 1;
     e->ready = 0;
     for (unsigned w = 0; w < e->warps; w++) {
         const unsigned lanes = e->threads - w * SIM_WARP;
@@ -198,6 +205,7 @@ void park(executor *e)
 
 void release_barrier(executor *e)
 {
+    e->epoch = epochs.fetch_add(1, std::memory_order_relaxed) + 1;
     e->result = e->votes;
     e->votes = 0;
     e->waiting = 0;
@@ -206,6 +214,9 @@ void release_barrier(executor *e)
         e->warp_of[w].barrier = 0;
     }
 }
+
+// The operation of __syncwarp: nothing but to meet.
+void meet(void *const[SIM_WARP]) {}
 
 // Completes the operation that lane `lane` waits in, if all it waits for are there. `running` has come last
 // and goes on without becoming runnable (SIM_WARP: nobody).
@@ -226,7 +237,10 @@ bool complete_operation(executor *e, unsigned w, unsigned lane, unsigned running
                            lane, w, of->mask[lane]);
         lanes[i] = of->mine[i];
     }
-    of->operation[lane](lanes);
+    if (of->operation[lane] == meet)
+        of->synced[++of->syncs % SIM_SYNCS] = group;
+    else
+        of->operation[lane](lanes);
     of->arrived &= ~group;
     make_ready(e, w, running < SIM_WARP ? group & ~(1u << running) : group);
     return true;
@@ -393,6 +407,11 @@ void sim_warp_run(uint32_t mask, sim_warp_operation *operation, void *mine)
         park(e);
 }
 
+void sim_warp_sync(uint32_t mask)
+{
+    sim_warp_run(mask, meet, NULL);
+}
+
 uint32_t sim_warp_live(void)
 {
     return here->warp_of[here->current->thread / SIM_WARP].live;
@@ -419,6 +438,10 @@ void sim_async_copy(void *shared, const void *global, unsigned bytes, unsigned v
     if ((bytes != 4 && bytes != 8 && bytes != 16) || ((uintptr_t)shared | (uintptr_t)global) % bytes)
         sim_abort_grid(cudaErrorMisalignedAddress, "cp.async of %u bytes from %p to %p: not aligned to them",
                        bytes, global, shared);
+    if (sim_checking) { // from now on the bytes may change
+        sim_check_access(shared, bytes, true, false);
+        sim_check_access(global, valid < bytes ? valid : bytes, false, false);
+    }
     pending *of = &e->copies[e->current->thread];
     e->copies_used = true;
     of->copies.push_back({shared, global, bytes, valid < bytes ? valid : bytes, of->group});
@@ -435,10 +458,30 @@ void sim_async_wait(unsigned groups)
     size_t done = 0;
     for (; done < of->copies.size() && of->group - of->copies[done].group > groups; done++) {
         const async_copy *copy = &of->copies[done];
+        if (sim_checking)
+            sim_check_access(copy->to, copy->bytes, true, false);
         memcpy(copy->to, copy->from, copy->valid);
         memset((char *)copy->to + copy->valid, 0, copy->bytes - copy->valid);
     }
     of->copies.erase(of->copies.begin(), of->copies.begin() + (ptrdiff_t)done);
+}
+
+bool sim_check_running(sim_check_thread *thread)
+{
+    const executor *e = here;
+    if (!e)
+        return false;
+    const warp *of = &e->warp_of[e->current->thread / SIM_WARP];
+    thread->thread = e->current->thread;
+    thread->epoch = e->epoch;
+    thread->sync = of->syncs;
+    thread->masks = of->synced;
+    thread->shared = (uintptr_t)e->shared;
+    thread->shared_end = thread->shared + SHARED_BYTES;
+    thread->dynamic = (uintptr_t)sim_dynamic_shared();
+    thread->dynamic_bytes = e->grid->shared_bytes;
+    thread->block_shape = e->grid->block;
+    return true;
 }
 
 void sim_abort_grid(cudaError_t error, const char *format, ...)

@@ -37,7 +37,8 @@ int sim_block_barrier(int predicate);
 // lane that takes no part. So a warp-wide operation is computed once and writes each lane's result in place.
 typedef void sim_warp_operation(void *const lanes[SIM_WARP]);
 void sim_warp_run(uint32_t mask, sim_warp_operation *operation, void *mine);
-uint32_t sim_warp_live(void); // lanes of this warp that have not ended
+void sim_warp_sync(uint32_t mask); // __syncwarp
+uint32_t sim_warp_live(void);      // lanes of this warp that have not ended
 unsigned sim_lane(void);
 // cp.async: the copies of a thread happen when it waits for them and not before, so that a missing wait
 // shows. shared, global: aligned to `bytes` (4, 8 or 16); the bytes from `valid` on become 0.

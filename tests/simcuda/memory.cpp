@@ -157,18 +157,27 @@ cudaError_t cudaHostAlloc(void **to, size_t bytes, unsigned)
     const cudaError_t error = sim_capture_forbids_unsafe();
     if (error || !to)
         return sim_give(error ? error : cudaErrorInvalidValue);
-    const uintptr_t length = round_up(bytes ? bytes : 1, PAGE);
-    std::lock_guard<std::mutex> hold(lock);
-    if (sim_fault_due("oom", allocations.fetch_add(1) + 1) ||
-        length > SIM_HOST_BASE + SIM_HOST_SPAN - next_host - PAGE)
-        return sim_give(cudaErrorMemoryAllocation);
-    if (mprotect((void *)next_host, length, PROT_READ | PROT_WRITE))
-        return sim_give(cudaErrorMemoryAllocation);
     // It ends at a guard page, as far as its alignment lets it.
-    const uintptr_t data = next_host + length - round_up(bytes ? bytes : 1, ALIGNMENT);
-    memset((void *)data, 0xff, bytes);
+    const uintptr_t length = round_up(bytes ? bytes : 1, PAGE);
+    uintptr_t first, data;
+    {
+        std::lock_guard<std::mutex> hold(lock);
+        if (sim_fault_due("oom", allocations.fetch_add(1) + 1) ||
+            length > SIM_HOST_BASE + SIM_HOST_SPAN - next_host - PAGE)
+            return sim_give(cudaErrorMemoryAllocation);
+        first = next_host;
+        data = first + length - round_up(bytes ? bytes : 1, ALIGNMENT);
+        next_host += length + PAGE;
+    }
+    if (mprotect((void *)first, length, PROT_READ | PROT_WRITE))
+        return sim_give(cudaErrorMemoryAllocation);
+    memset((void *)first, SIM_CANARY, length);
+    memset((void *)data, SIM_POISON, bytes);
+    const cudaError_t shown = sim_ask(SIM_COMMAND_MAP, first, data, bytes, first + length);
+    if (shown)
+        return sim_give(shown);
+    std::lock_guard<std::mutex> hold(lock);
     allocated_host[data] = bytes;
-    next_host += length + PAGE;
     *to = (void *)data;
     return cudaSuccess;
 }
@@ -192,11 +201,12 @@ cudaError_t cudaFreeHost(void *memory)
     auto found = allocated_host.find((uintptr_t)memory);
     if (found == allocated_host.end())
         return sim_give(cudaErrorInvalidValue);
+    error = sim_ask(SIM_COMMAND_UNMAP, found->first, 0, 0, 0);
     const uintptr_t first = found->first / PAGE * PAGE, end = round_up(found->first + found->second, PAGE);
     madvise((void *)first, end - first, MADV_REMOVE);
     mprotect((void *)first, end - first, PROT_NONE);
     allocated_host.erase(found);
-    return cudaSuccess;
+    return sim_give(error);
 }
 
 // Plain memory of the host cannot be shown to the device process.

@@ -22,6 +22,8 @@ enum {
     SIM_RECORDS = 1 << 15,
     SIM_STAGING_BYTES = 1 << 20,
     SIM_EVENTS = 1 << 16,
+    SIM_POISON = 0xff, // bytes of memory that nobody has written
+    SIM_CANARY = 0xfb, // bytes around an allocation
 };
 
 // Somebody waits until another changes something; works between processes.
@@ -130,7 +132,8 @@ void sim_record_put(const sim_record *record);
 
 // The device process: never returns. Files: memory, state, the program as a pidfd (-1: none).
 [[noreturn]] void sim_device_main(int host_file, int program);
-// In the device process.
+// In the device process. An allocation lies in [first, guard), which nothing else uses; `guard` is a page
+// without access.
 void sim_worker_start(uint32_t stream);
 cudaError_t sim_memory_map(uintptr_t first, uint64_t data, uint64_t bytes, uint64_t guard);
 cudaError_t sim_memory_unmap(uintptr_t data);

@@ -10,10 +10,9 @@
 #include <string.h>
 #include <type_traits>
 
-static inline void sim_meet(void *const[SIM_WARP]) {}
 static inline void __syncwarp(unsigned mask = 0xffffffffu)
 {
-    sim_warp_run(mask, sim_meet, NULL);
+    sim_warp_sync(mask);
 }
 static inline unsigned __activemask(void)
 {

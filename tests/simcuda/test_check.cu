@@ -1,0 +1,210 @@
+// The checks of every access: planted errors are found, and correct kernels are let through. This file is
+// compiled with the compiler's instrumentation.
+#include "core/cuda_kernel.cuh"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+// The sum of a block's values; what is left out is a planted error.
+enum { NONE, NO_FIRST_BARRIER, NO_LAST_BARRIER, NO_SYNCWARP, WRITES_SAME };
+template <int LEFT_OUT> __global__ void block_sum(float *out, const float *in)
+{
+    __shared__ float part[64];
+    __shared__ float total;
+    const unsigned t = threadIdx.x;
+    part[t] = in[t];
+    if (LEFT_OUT != NO_FIRST_BARRIER)
+        __syncthreads();
+    if (t < 32) {
+        part[t] += part[t + 32];
+        for (unsigned step = 16; step > 0; step /= 2) {
+            __syncwarp();
+            const float other = part[(t + step) % 32];
+            if (LEFT_OUT != NO_SYNCWARP)
+                __syncwarp();
+            part[t] += other;
+        }
+        if (t == 0 || LEFT_OUT == WRITES_SAME)
+            total = part[0];
+    }
+    if (LEFT_OUT != NO_LAST_BARRIER)
+        __syncthreads();
+    out[t] = total;
+}
+
+// Dynamic shared memory, 16-byte and 2-byte accesses side by side, copies in the background.
+template <bool WAITS, bool BARRIER> __global__ void transposed(__nv_bfloat16 *out, const __nv_bfloat16 *in)
+{
+    PTB_DYNAMIC_SHARED(__nv_bfloat16, tile); // [8, 8]
+    const unsigned t = threadIdx.x;
+    if (t < 8)
+        sim_async_copy(tile + 8 * t, in + 8 * t, 16, 16);
+    sim_async_commit();
+    if (WAITS)
+        sim_async_wait(0);
+    if (BARRIER)
+        __syncthreads();
+    out[t] = tile[t % 8 * 8 + t / 8];
+    if (!WAITS)
+        sim_async_wait(0);
+}
+
+__global__ void writes_global(float *to, long at)
+{
+    to[at] = 1;
+}
+__global__ void reads_global(float *to, const float4 *from, long at)
+{
+    const float4 of = from[at];
+    *to = of.x + of.w;
+}
+__global__ void writes_dynamic(long at)
+{
+    PTB_DYNAMIC_SHARED(char, bytes);
+    bytes[at] = 1;
+}
+__global__ void writes_static(float *out, long at)
+{
+    __shared__ float last[16];
+    last[at] = 1;
+    *out = last[0];
+}
+__global__ void counts(int *out)
+{
+    __shared__ int count;
+    if (threadIdx.x == 0)
+        count = 0;
+    __syncthreads();
+    atomicAdd(&count, 1);
+    __syncthreads();
+    out[threadIdx.x] = count;
+}
+__global__ void counts_plainly(int *out)
+{
+    __shared__ int count;
+    if (threadIdx.x == 0)
+        count = 0;
+    __syncthreads();
+    if (threadIdx.x == 40)
+        count++;
+    else
+        atomicAdd(&count, 1);
+    __syncthreads();
+    out[threadIdx.x] = count;
+}
+
+namespace {
+float *zeros(size_t count)
+{
+    float *memory;
+    if (cudaMalloc((void **)&memory, count * sizeof *memory) || cudaMemset(memory, 0, count * sizeof *memory))
+        _exit(100);
+    return memory;
+}
+
+typedef cudaError_t scenario(void);
+enum { FINE, RACE = 90, ILLEGAL };
+
+// What became of a scenario, which runs in a process of its own.
+int run(scenario *of)
+{
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(120);
+        const cudaError_t launched = of();
+        const cudaError_t ran = cudaStreamSynchronize(NULL);
+        _exit(launched                         ? 101
+              : ran == cudaErrorIllegalAddress ? ILLEGAL
+              : ran == cudaErrorLaunchFailure  ? RACE
+                                               : ran);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+template <int LEFT_OUT> cudaError_t sum(void)
+{
+    return PTB_LAUNCH((block_sum<LEFT_OUT>), 2, 64, 0, NULL, zeros(64), zeros(64));
+}
+template <bool WAITS, bool BARRIER> cudaError_t transpose(void)
+{
+    return PTB_LAUNCH((transposed<WAITS, BARRIER>), 1, 64, 128, NULL, (__nv_bfloat16 *)zeros(32),
+                      (const __nv_bfloat16 *)zeros(32));
+}
+template <int AT> cudaError_t global_write(void)
+{
+    return PTB_LAUNCH(writes_global, 1, 1, 0, NULL, zeros(10), AT);
+}
+template <int AT> cudaError_t global_read(void)
+{
+    return PTB_LAUNCH(reads_global, 1, 1, 0, NULL, zeros(1), (const float4 *)zeros(10), AT);
+}
+template <int AT> cudaError_t pinned_write(void)
+{
+    float *pinned;
+    return cudaMallocHost((void **)&pinned, 40) ? cudaErrorUnknown
+                                                : PTB_LAUNCH(writes_global, 1, 1, 0, NULL, pinned, AT);
+}
+template <int AT> cudaError_t dynamic_write(void)
+{
+    return PTB_LAUNCH(writes_dynamic, 1, 1, 5, NULL, AT);
+}
+template <int AT> cudaError_t static_write(void)
+{
+    return PTB_LAUNCH(writes_static, 1, 1, 0, NULL, zeros(1), AT);
+}
+cudaError_t count(void)
+{
+    return PTB_LAUNCH(counts, 2, 64, 0, NULL, (int *)zeros(64));
+}
+cudaError_t count_plainly(void)
+{
+    return PTB_LAUNCH(counts_plainly, 1, 64, 0, NULL, (int *)zeros(64));
+}
+} // namespace
+
+static void races(void **)
+{
+    assert_int_equal(run(sum<NONE>), FINE);
+    assert_int_equal(run(sum<NO_FIRST_BARRIER>), RACE);
+    assert_int_equal(run(sum<NO_LAST_BARRIER>), RACE);
+    assert_int_equal(run(sum<NO_SYNCWARP>), RACE);
+    assert_int_equal(run(sum<WRITES_SAME>), RACE);
+    assert_int_equal(run(transpose<true, true>), FINE);
+    assert_int_equal(run(transpose<true, false>), RACE);
+    assert_int_equal(run(transpose<false, true>), RACE);
+    assert_int_equal(run(count), FINE);
+    assert_int_equal(run(count_plainly), RACE);
+}
+
+static void bounds(void **)
+{
+    assert_int_equal(run(global_write<9>), FINE);
+    assert_int_equal(run(global_write<10>), ILLEGAL);
+    assert_int_equal(run(global_write<-1>), ILLEGAL);
+    assert_int_equal(run(global_read<1>), FINE);
+    assert_int_equal(run(global_read<2>), ILLEGAL); // its second half is beyond the end
+    assert_int_equal(run(pinned_write<9>), FINE);
+    assert_int_equal(run(pinned_write<10>), ILLEGAL);
+    assert_int_equal(run(dynamic_write<4>), FINE);
+    assert_int_equal(run(dynamic_write<5>), ILLEGAL);
+    assert_int_equal(run(dynamic_write<-1>), ILLEGAL);
+    assert_int_equal(run(static_write<15>), FINE);
+    assert_int_equal(run(static_write<400>), ILLEGAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(races), cmocka_unit_test(bounds)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
