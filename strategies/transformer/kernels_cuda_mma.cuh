@@ -3,7 +3,7 @@
 // the order of a tile in shared memory that keeps all of these free of bank conflicts. Instructions and
 // register layouts are those of the PTX ISA (sections "Warp-level matrix instructions" and "Data movement
 // and conversion instructions: asynchronous copy"), for sm_80 and later; the simulated device gets the same
-// functions in terms of sim_warp_gather. Every lane of a warp calls each function marked "warp".
+// functions in terms of its own warp operations. Every lane of a warp calls each function marked "warp".
 #ifndef PTB_STRATEGIES_TRANSFORMER_KERNELS_CUDA_MMA_CUH
 #define PTB_STRATEGIES_TRANSFORMER_KERNELS_CUDA_MMA_CUH
 
@@ -104,6 +104,16 @@ static __device__ __forceinline__ void ptb_copy_async(void *shared, const void *
                  : "memory");
 }
 
+// The same for 8 bytes.
+static __device__ __forceinline__ void ptb_copy_async_8(void *shared, const void *global, bool valid)
+{
+    uint32_t address = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+                 :
+                 : "r"(address), "l"(global), "r"(valid ? 8 : 0)
+                 : "memory");
+}
+
 static __device__ __forceinline__ void ptb_copy_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -123,57 +133,96 @@ static __device__ __forceinline__ float ptb_exp2(float x)
     return y;
 }
 
-#else // the same on the simulated device
+#else // the same on the simulated device: the last lane to come does the work of all
 
-// a, b of every lane, then this lane's four sums from the pairs that the other lanes hold.
-template <typename T> void ptb_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, T tag)
-{
-    struct operands {
-        uint32_t a[4], b[2];
-    } mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
-    const operands *lanes = (const operands *)sim_warp_gather(&mine, sizeof mine);
-    unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    for (unsigned i = 0; i < 4; i++) {
-        unsigned high = i / 2, column = 2 * t + i % 2; // row g + 8 high
-        float sum = 0;
-        for (unsigned k = 0; k < 16; k += 2) {
-            unsigned part = k / 8, from = k % 8 / 2;
-            float2 x = ptb_unpair(lanes[g * 4 + from].a[part * 2 + high], tag);
-            float2 y = ptb_unpair(lanes[column * 4 + from].b[part], tag);
-            sum += x.x * y.x + x.y * y.y;
+template <typename T> struct ptb_sim_mma {
+    float *d;
+    uint32_t a[4], b[2];
+    static void run(void *const lanes[])
+    {
+        float a[16][16], b[8][16];
+        for (unsigned lane = 0; lane < 32; lane++) {
+            const ptb_sim_mma *from = (const ptb_sim_mma *)lanes[lane];
+            unsigned g = lane / 4, t = lane % 4;
+            for (unsigned i = 0; i < 4; i++) {
+                float2 pair = ptb_unpair(from->a[i], T());
+                a[g + i % 2 * 8][2 * t + i / 2 * 8] = pair.x;
+                a[g + i % 2 * 8][2 * t + i / 2 * 8 + 1] = pair.y;
+            }
+            for (unsigned i = 0; i < 2; i++) {
+                float2 pair = ptb_unpair(from->b[i], T());
+                b[g][2 * t + i * 8] = pair.x;
+                b[g][2 * t + i * 8 + 1] = pair.y;
+            }
         }
-        d[i] += sum;
+        for (unsigned lane = 0; lane < 32; lane++)
+            for (unsigned i = 0; i < 4; i++) {
+                unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+                float sum = 0;
+                for (unsigned k = 0; k < 16; k++)
+                    sum += a[row][k] * b[column][k];
+                ((ptb_sim_mma *)lanes[lane])->d[i] += sum;
+            }
     }
+};
+
+template <typename T>
+static inline void ptb_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, T)
+{
+    ptb_sim_mma<T> mine = {d, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+    sim_warp_run(0xffffffffu, ptb_sim_mma<T>::run, &mine);
 }
+
+template <bool trans> struct ptb_sim_ldmatrix {
+    uint32_t *r;
+    const char *row;
+    static void run(void *const lanes[])
+    {
+        for (unsigned lane = 0; lane < 32; lane++)
+            for (unsigned i = 0; i < 4; i++) {
+                uint16_t pair[2];
+                for (unsigned half = 0; half < 2; half++) {
+                    unsigned row = trans ? lane % 4 * 2 + half : lane / 4;
+                    unsigned column = trans ? lane / 4 : lane % 4 * 2 + half;
+                    const ptb_sim_ldmatrix *of = (const ptb_sim_ldmatrix *)lanes[i * 8 + row];
+                    memcpy(&pair[half], of->row + column * 2, 2);
+                }
+                memcpy(((ptb_sim_ldmatrix *)lanes[lane])->r + i, pair, 4);
+            }
+    }
+};
 
 static inline void ptb_ldmatrix_x4(uint32_t (&r)[4], const void *row)
 {
-    const char *const *rows = (const char *const *)sim_warp_gather(&row, sizeof row);
-    unsigned lane = threadIdx.x % 32;
-    for (unsigned i = 0; i < 4; i++)
-        memcpy(&r[i], rows[i * 8 + lane / 4] + lane % 4 * 4, sizeof r[i]);
+    ptb_sim_ldmatrix<false> mine = {r, (const char *)row};
+    sim_warp_run(0xffffffffu, ptb_sim_ldmatrix<false>::run, &mine);
 }
 
 static inline void ptb_ldmatrix_x4_trans(uint32_t (&r)[4], const void *row)
 {
-    const char *const *rows = (const char *const *)sim_warp_gather(&row, sizeof row);
-    unsigned lane = threadIdx.x % 32;
-    for (unsigned i = 0; i < 4; i++)
-        for (unsigned half = 0; half < 2; half++)
-            memcpy((char *)&r[i] + half * 2, rows[i * 8 + lane % 4 * 2 + half] + lane / 4 * 2, 2);
+    ptb_sim_ldmatrix<true> mine = {r, (const char *)row};
+    sim_warp_run(0xffffffffu, ptb_sim_ldmatrix<true>::run, &mine);
 }
 
 static inline void ptb_copy_async(void *shared, const void *global, bool valid)
 {
-    if (valid)
-        memcpy(shared, global, 16);
-    else
-        memset(shared, 0, 16);
+    sim_async_copy(shared, global, 16, valid ? 16 : 0);
 }
 
-static inline void ptb_copy_commit() {}
+static inline void ptb_copy_async_8(void *shared, const void *global, bool valid)
+{
+    sim_async_copy(shared, global, 8, valid ? 8 : 0);
+}
 
-template <int N> void ptb_copy_wait() {}
+static inline void ptb_copy_commit()
+{
+    sim_async_commit();
+}
+
+template <int N> void ptb_copy_wait()
+{
+    sim_async_wait(N);
+}
 
 static inline float ptb_exp2(float x)
 {
@@ -195,12 +244,22 @@ template <int COLUMNS> __device__ __forceinline__ int ptb_tile_at(int row, int p
     return row * COLUMNS + ((piece ^ (row & 7)) << 3);
 }
 
-// Warp. Operand a of the rows [row, row + 16) and the columns [column, column + 16) of a tile.
+// The same for row `row` + lane_row and piece column / 8 + lane_piece (0 or 1), row and column multiples of
+// 16: what depends on the lane comes first, so that loads at many rows and columns share it.
+template <int COLUMNS>
+__device__ __forceinline__ int ptb_tile_lane_at(int lane_row, int lane_piece, int row, int column)
+{
+    int at = ptb_tile_at<COLUMNS>(lane_row, lane_piece);
+    return (at ^ (column & 63)) + (column & ~63) + row * COLUMNS;
+}
+
+// Warp. Operand a of the rows [row, row + 16) and the columns [column, column + 16) of a tile; row and column
+// are multiples of 16, here and below.
 template <int COLUMNS, typename T>
 __device__ __forceinline__ void ptb_tile_a(uint32_t (&a)[4], const T *tile, int row, int column)
 {
     int lane = (int)threadIdx.x % 32;
-    ptb_ldmatrix_x4(a, tile + ptb_tile_at<COLUMNS>(row + lane % 16, column / 8 + lane / 16));
+    ptb_ldmatrix_x4(a, tile + ptb_tile_lane_at<COLUMNS>(lane % 16, lane / 16, row, column));
 }
 
 // Warp. Operands b (b[0], b[1] of the first) of two neighbouring products, where the tile holds b's columns
@@ -210,8 +269,7 @@ template <int COLUMNS, typename T>
 __device__ __forceinline__ void ptb_tile_b(uint32_t (&b)[4], const T *tile, int row, int column)
 {
     int lane = (int)threadIdx.x % 32;
-    ptb_ldmatrix_x4(b,
-                    tile + ptb_tile_at<COLUMNS>(row + lane / 16 * 8 + lane % 8, column / 8 + lane / 8 % 2));
+    ptb_ldmatrix_x4(b, tile + ptb_tile_lane_at<COLUMNS>(lane / 16 * 8 + lane % 8, lane / 8 % 2, row, column));
 }
 
 // Warp. The same where the tile holds b as it is: tile rows [row, row + 16) are the depth, tile columns
@@ -220,7 +278,7 @@ template <int COLUMNS, typename T>
 __device__ __forceinline__ void ptb_tile_b_trans(uint32_t (&b)[4], const T *tile, int row, int column)
 {
     int lane = (int)threadIdx.x % 32;
-    ptb_ldmatrix_x4_trans(b, tile + ptb_tile_at<COLUMNS>(row + lane % 16, column / 8 + lane / 16));
+    ptb_ldmatrix_x4_trans(b, tile + ptb_tile_lane_at<COLUMNS>(lane % 16, lane / 16, row, column));
 }
 
 #endif

@@ -1,0 +1,221 @@
+// Attention on tensor cores, forward (Dao 2023, "FlashAttention-2", algorithm 1): a block has some rows of
+// queries of one head and goes over the keys that they see; keys and values of the next step are copied into
+// shared memory while this one is computed.
+#include "strategies/transformer/kernels_cuda_attention.cuh"
+
+// What a warp keeps of its rows; [TILES][2]: rows lane / 4 and lane / 4 + 8 of a tile.
+template <int WIDTH, int TILES> struct forward_rows {
+    float out[TILES][WIDTH / 8][4];
+    float top[TILES][2]; // largest score so far, times the sign of the scale
+    float sum[TILES][2]; // this lane's share of the sum of 2^(score - top), in units of log 2
+    uint64_t draws[TILES][2];
+};
+
+// Scores become probabilities, not yet divided by the sum; out and sum are brought to the new maximum.
+template <int WIDTH, int TILES, int PAIRS>
+static __device__ __forceinline__ void forward_softmax(const attention_call &c, forward_rows<WIDTH, TILES> &r,
+                                                       float (&s)[TILES][PAIRS * 2][4])
+{
+    float shrink[TILES][2];
+    bool shrinks = false;
+#pragma unroll
+    for (int m = 0; m < TILES; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float top = r.top[m][half];
+#pragma unroll
+            for (int n = 0; n < PAIRS * 2; n++)
+                top = fmaxf(top, fmaxf(s[m][n][half * 2], s[m][n][half * 2 + 1]));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            float base = top == -INFINITY ? 0 : top * c.factor, sum = 0;
+            shrink[m][half] = ptb_exp2(r.top[m][half] * c.factor - base);
+            shrinks = shrinks || shrink[m][half] != 1;
+            r.top[m][half] = top;
+#pragma unroll
+            for (int n = 0; n < PAIRS * 2; n++)
+#pragma unroll
+                for (int i = half * 2; i < half * 2 + 2; i++) {
+                    s[m][n][i] = ptb_exp2(s[m][n][i] * c.factor - base);
+                    sum += s[m][n][i];
+                }
+            r.sum[m][half] = r.sum[m][half] * shrink[m][half] + sum;
+        }
+    if (!__any_sync(0xffffffffu, shrinks)) // as a rule after the first few steps
+        return;
+#pragma unroll
+    for (int m = 0; m < TILES; m++)
+#pragma unroll
+        for (int n = 0; n < WIDTH / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                r.out[m][n][i] *= shrink[m][i / 2];
+}
+
+// Probabilities that dropout drops become 0.
+template <int WIDTH, int TILES, int PAIRS>
+static __device__ __forceinline__ void forward_drop(const attention_call &c,
+                                                    const forward_rows<WIDTH, TILES> &r, uint32_t column,
+                                                    float (&p)[TILES][PAIRS * 2][4])
+{
+#pragma unroll
+    for (int m = 0; m < TILES; m++)
+#pragma unroll
+        for (int n = 0; n < PAIRS * 2; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t at = column + n * 8 + threadIdx.x % 4 * 2 + i % 2;
+                if (ptb_dropout_draw(r.draws[m][i / 2], at) < c.threshold)
+                    p[m][n][i] = 0;
+            }
+}
+
+template <int WIDTH, int TILES> struct forward_begin {
+    static __device__ __forceinline__ void run(const attention_call &c, int b, int row, bool drop,
+                                               forward_rows<WIDTH, TILES> &r)
+    {
+        memset(r.out, 0, sizeof r.out);
+#pragma unroll
+        for (int m = 0; m < TILES; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint64_t at = (uint64_t)(row + m * 16 + half * 8 + (int)threadIdx.x % 32 / 4);
+                r.top[m][half] = -INFINITY;
+                r.sum[m][half] = 0;
+                if (drop)
+                    r.draws[m][half] = ptb_dropout_key(c.seed, c.draw_row + (uint64_t)b * c.draw_rows + at);
+            }
+    }
+};
+
+// Divides by the sums and stores out and lse. lse: of the head's row 0.
+template <int WIDTH, int TILES, typename T>
+static __device__ __forceinline__ void forward_end(const attention_call &c, forward_rows<WIDTH, TILES> &r,
+                                                   T *out, float *lse, int row)
+{
+    float scale[TILES][2];
+#pragma unroll
+    for (int m = 0; m < TILES; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float sum = r.sum[m][half];
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            int lane = (int)threadIdx.x % 32, at = row + m * 16 + half * 8 + lane / 4;
+            scale[m][half] = sum > 0 ? c.kept / sum : 0;
+            if (lane % 4 == 0 && at < c.query_length)
+                lse[at] = sum > 0 ? r.top[m][half] * c.factor * 0.693147181f + logf(sum) : -INFINITY;
+        }
+    attention_store<WIDTH, TILES>(c, r.out, scale, out, c.out_stride, row, c.query_length, false);
+}
+
+// Some keys from `key` on (row `at` of the tiles), for the rows of a warp from `row` on.
+template <int WIDTH, int TILES, int STEP, bool DROP, typename T>
+static __device__ __forceinline__ void
+forward_step(const attention_call &c, forward_rows<WIDTH, TILES> &r, const attention_view &view, int b,
+             uint32_t column, const T *query, const T *keys, const T *values, int row, int key, int at)
+{
+    float s[TILES][STEP / 8][4]; // scores, then probabilities
+    attention_scores<WIDTH, TILES, STEP / 16>(s, query, (int)threadIdx.x / 32 * TILES * 16, keys, at);
+    if (c.negative)
+#pragma unroll
+        for (int m = 0; m < TILES; m++)
+#pragma unroll
+            for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    s[m][n][i] = -s[m][n][i];
+    if (key < view.all_low || key + STEP > view.all_high)
+        attention_hide<TILES, STEP / 16>(c, b, row, key, -INFINITY, s);
+    forward_softmax<WIDTH, TILES, STEP / 16>(c, r, s);
+    if (DROP)
+        forward_drop<WIDTH, TILES, STEP / 16>(c, r, column + (uint32_t)key, s);
+    attention_sums<WIDTH, TILES, STEP / 16>(r.out, s, values, at);
+}
+
+// Grid: tiles of WARPS x TILES x 16 query rows, heads, batch. KEYS are copied at a time, STEP computed.
+template <typename T, int WIDTH, int WARPS, int TILES, int KEYS, int STEP, bool DROP>
+__global__ void __launch_bounds__(WARPS * 32, 2)
+    attention_forward(attention_call c, const T *query, const T *key, const T *value, T *out, float *lse)
+{
+    constexpr int ROWS = WARPS * TILES * 16, THREADS = WARPS * 32;
+    PTB_DYNAMIC_SHARED(T, shared);
+    T *queries = shared, *stages = shared + ROWS * WIDTH; /* [2][keys, values][KEYS, WIDTH] */
+    // Later rows see more under a causal mask: the longest blocks first.
+    int first = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, h = (int)blockIdx.y, b = (int)blockIdx.z;
+    int row = first + (int)threadIdx.x / 32 * TILES * 16;
+    query += ((int64_t)b * c.query_length + first) * c.query_stride + h * c.width;
+    key += (int64_t)b * c.key_length * c.key_stride + h / c.group * c.width;
+    value += (int64_t)b * c.key_length * c.key_stride + h / c.group * c.width;
+    uint32_t column = (uint32_t)(c.draw_column + (uint64_t)h * c.draw_rows);
+
+    auto fetch = [&](int step) {
+        T *to = stages + step % 2 * 2 * KEYS * WIDTH;
+        int64_t at = (int64_t)step * KEYS * c.key_stride;
+        attention_fetch<KEYS, WIDTH, THREADS>(c, to, key + at, c.key_stride, c.key_length - step * KEYS);
+        attention_fetch<KEYS, WIDTH, THREADS>(c, to + KEYS * WIDTH, value + at, c.key_stride,
+                                              c.key_length - step * KEYS);
+        ptb_copy_commit();
+    };
+    const attention_view all = attention_look(c, b, first, ROWS);
+    const attention_view view = attention_look(c, b, row, TILES * 16); // of this warp
+    int step = all.any_low / KEYS, end = (all.any_high + KEYS - 1) / KEYS;
+    forward_rows<WIDTH, TILES> r;
+    forward_begin<WIDTH, TILES>::run(c, b, row, DROP, r);
+    if (step < end) {
+        attention_fetch<ROWS, WIDTH, THREADS>(c, queries, query, c.query_stride, c.query_length - first);
+        fetch(step);
+    }
+    for (; step < end; step++) {
+        ptb_copy_wait<0>();
+        __syncthreads(); // the step's tiles are there, and nobody reads those of the step before
+        if (step + 1 < end)
+            fetch(step + 1);
+        const T *keys = stages + step % 2 * 2 * KEYS * WIDTH;
+#pragma unroll 1
+        for (int at = 0; at < KEYS; at += STEP)
+            if (step * KEYS + at < view.any_high && step * KEYS + at + STEP > view.any_low)
+                forward_step<WIDTH, TILES, STEP, DROP>(c, r, view, b, column, queries, keys,
+                                                       keys + KEYS * WIDTH, row, step * KEYS + at, at);
+    }
+    out += (int64_t)b * c.query_length * c.out_stride + h * c.width;
+    lse += ((int64_t)b * c.heads + h) * c.query_length;
+    forward_end<WIDTH, TILES>(c, r, out, lse, row);
+}
+
+template <typename T, int WIDTH, int WARPS, int TILES, int KEYS, int STEP, bool DROP>
+static int launch_forward(cudaStream_t stream, const ptb_attention *a)
+{
+    constexpr size_t rows = WARPS * TILES * 16, bytes = (rows + 4 * KEYS) * WIDTH * sizeof(T);
+    const ptb_attention_shape *s = &a->shape;
+    attention_call c = attention_call_of(s, ptb_aligned(16, a->query, a->key, a->value, a->out));
+    auto kernel = attention_forward<T, WIDTH, WARPS, TILES, KEYS, STEP, DROP>;
+    cudaError_t error = PTB_ALLOW_SHARED(kernel, bytes);
+    if (error != cudaSuccess)
+        return error;
+    dim3 grid((unsigned)ptb_blocks(s->query_length, rows), (unsigned)s->heads, (unsigned)s->batch);
+    return PTB_LAUNCH(kernel, grid, dim3(WARPS * 32), bytes, stream, c, (const T *)a->query,
+                      (const T *)a->key, (const T *)a->value, (T *)a->out, a->lse);
+}
+
+template <typename T, bool DROP> static int launch_width(cudaStream_t stream, const ptb_attention *a)
+{
+    if (a->shape.head_width <= 64)
+        return launch_forward < T, 64, 4, 2, 64, DROP ? 32 : 64, DROP > (stream, a);
+    if (a->shape.head_width <= 128)
+        return launch_forward<T, 128, 4, 2, 64, 32, DROP>(stream, a);
+    return launch_forward<T, 256, 4, 1, 32, 32, DROP>(stream, a);
+}
+
+template <typename T> static int launch_type(cudaStream_t stream, const ptb_attention *a)
+{
+    return a->shape.dropout_rate > 0 ? launch_width<T, true>(stream, a) : launch_width<T, false>(stream, a);
+}
+
+extern "C" int ptb_cuda_launch_attention(cudaStream_t stream, const ptb_attention *args)
+{
+    if (ptb_cuda_attention_plain(args->shape.type, args->shape.head_width))
+        return ptb_cuda_launch_attention_plain(stream, args);
+    return args->shape.type == PTB_BF16 ? launch_type<__nv_bfloat16>(stream, args)
+                                        : launch_type<__half>(stream, args);
+}
