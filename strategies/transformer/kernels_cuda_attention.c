@@ -1,0 +1,65 @@
+// Attention of the back-end `cuda`: what is refused, what is needed and what is computed. The kernels are in
+// kernels_cuda_attention*.cu.
+#include "core/log.h"
+#include "strategies/transformer/kernels_cuda_attention.h"
+
+#include <limits.h>
+
+// Rows are int in the kernels, and a block's last row is computed before it is compared with the length.
+enum { LENGTH_MAX = INT_MAX - 1024, GRID_MAX = 65535 };
+
+static ptb_status check(const ptb_attention_shape *s)
+{
+    if (s->query_length > LENGTH_MAX || s->key_length > LENGTH_MAX || s->batch > GRID_MAX ||
+        s->heads > GRID_MAX) {
+        ptb_error("attention on cuda: batch %zu, %zu heads, %zu queries, %zu keys; at most %d sequences and "
+                  "heads and %d rows: use smaller micro-batches or shorter sequences",
+                  s->batch, s->heads, s->query_length, s->key_length, GRID_MAX, LENGTH_MAX);
+        return PTB_UNSUPPORTED;
+    }
+    return PTB_OK;
+}
+
+ptb_status ptb_cuda_attention(ptb_stream *stream, const ptb_attention *args)
+{
+    PTB_TRY(check(&args->shape));
+    if (args->shape.batch && args->shape.query_length)
+        PTB_CUDA(ptb_cuda_launch_attention(ptb_cuda_stream(stream), args));
+    return PTB_OK;
+}
+
+ptb_status ptb_cuda_attention_gradient(ptb_stream *stream, const ptb_attention_gradient *args)
+{
+    PTB_TRY(check(&args->shape));
+    if (args->shape.batch && args->shape.query_length && args->shape.key_length)
+        PTB_CUDA(ptb_cuda_launch_attention_gradient(ptb_cuda_stream(stream), args));
+    return PTB_OK;
+}
+
+// Two numbers a row of queries, for the gradient.
+size_t ptb_cuda_attention_workspace(const ptb_attention_shape *shape, int threads)
+{
+    (void)threads;
+    return shape->batch * shape->heads * shape->query_length * 2 * sizeof(float);
+}
+
+static int64_t clamp(int64_t key, size_t key_length)
+{
+    return key < 0 ? 0 : key > (int64_t)key_length ? (int64_t)key_length : key;
+}
+
+double ptb_cuda_attention_flops(const ptb_attention_shape *shape)
+{
+    const ptb_attention_shape *s = shape;
+    const ptb_cuda_attention_tile tile = ptb_cuda_attention_tile_of(s);
+    int64_t low = clamp(-s->key_offset, s->key_length) / tile.keys;
+    double blocks = 0;
+    for (size_t row = 0; row < s->query_length; row += (size_t)tile.rows) {
+        size_t last = row + (size_t)tile.rows < s->query_length ? row + (size_t)tile.rows : s->query_length;
+        int64_t high = s->causal ? clamp(s->query_offset + (int64_t)last - s->key_offset, s->key_length)
+                                 : (int64_t)s->key_length;
+        high = (high + tile.keys - 1) / tile.keys;
+        blocks += high > low ? (double)(high - low) : 0;
+    }
+    return 4 * blocks * tile.rows * tile.keys * (double)(s->batch * s->heads * s->head_width);
+}
