@@ -7,7 +7,7 @@
 
 enum { TILE = 64, DEPTH = 16, PLAIN_THREADS = 256, ROOM = TILE + 4 /* a row of shared memory */ };
 
-template <int COLUMNS> struct plain_shared {
+template <int COLUMNS> struct alignas(16) plain_shared {
     float a[DEPTH][ROOM];        // left operand of scores, transposed
     float b[DEPTH][COLUMNS + 4]; // right operand of scores (transposed) or of sums
     float p[TILE][ROOM];         // left operand of sums, transposed

@@ -153,6 +153,8 @@ static inline void case_init(attention_case *a, ptb_attention_shape s)
     s.key_stride = s.key_stride ? s.key_stride : s.kv_heads * s.head_width + 3;
     s.scale = s.scale != 0 ? s.scale : (float)(1.5 / sqrt((double)s.head_width));
     s.total_length = s.total_length ? s.total_length : s.query_length + s.key_length;
+    if (s.query_start)
+        s.query_start = test_memory_of(s.query_start, s.batch * s.query_length * sizeof *s.query_start);
     *a = (attention_case){.shape = s, .lse_count = s.batch * s.heads * s.query_length};
     reference *r = &a->reference;
     size_t keys = s.batch * s.key_length * s.key_stride;
@@ -161,8 +163,8 @@ static inline void case_init(attention_case *a, ptb_attention_shape s)
                                s.batch * s.query_length * s.heads * s.head_width}};
     for (array which = 0; which < ARRAYS; which++) {
         size_t n = r->count[which], bytes = ptb_dtype_size(s.type);
-        a->values[which] = malloc(n * bytes + 1);
-        a->gradients[which] = malloc(n * bytes + 1);
+        a->values[which] = test_memory(n * bytes + 1);
+        a->gradients[which] = test_memory(n * bytes + 1);
         r->values[which] = malloc((n + 1) * sizeof(double));
         r->gradients[which] = malloc((n + 1) * sizeof(double));
         for (size_t i = 0; i < n; i++) {
@@ -181,17 +183,19 @@ static inline void case_init(attention_case *a, ptb_attention_shape s)
 static inline void case_release(attention_case *a)
 {
     for (array which = 0; which < ARRAYS; which++) {
-        free(a->values[which]), free(a->gradients[which]);
+        test_memory_free(a->values[which]), test_memory_free(a->gradients[which]);
         free(a->reference.values[which]), free(a->reference.gradients[which]);
     }
-    free(a->lse), free(a->reference.lse);
+    test_memory_free(a->lse), free(a->reference.lse);
+    if (a->shape.query_start)
+        test_memory_free((void *)(uintptr_t)a->shape.query_start);
 }
 
 // Scratch full of NaN: what a kernel reads before it has written it shows.
 static inline void workspace_new(fixture *f, attention_case *a, int threads)
 {
     size_t bytes = f->kernels->attention_workspace(&a->shape, threads);
-    a->shape.workspace = malloc(bytes);
+    a->shape.workspace = test_memory(bytes);
     memset(a->shape.workspace, 0xff, bytes);
 }
 
@@ -201,7 +205,7 @@ static inline void run_forward(fixture *f, attention_case *a, int threads)
     ptb_attention args = {a->shape,         a->values[OUT], a->lse,
                           a->values[QUERY], a->values[KEY], a->values[VALUE]};
     finish(f, f->kernels->attention(f->stream, &args));
-    free(a->shape.workspace);
+    test_memory_free(a->shape.workspace);
 }
 
 static inline void run_gradient(fixture *f, attention_case *a, bool accumulate, int threads)
@@ -219,7 +223,7 @@ static inline void run_gradient(fixture *f, attention_case *a, bool accumulate, 
                                    a->values[VALUE],
                                    accumulate};
     finish(f, f->kernels->attention_gradient(f->stream, &args));
-    free(a->shape.workspace);
+    test_memory_free(a->shape.workspace);
 }
 
 // ||got - wanted|| / ||wanted|| of an array in the kernels' type.

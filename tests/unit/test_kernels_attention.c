@@ -223,6 +223,44 @@ static void test_scales(void **state)
     }
 }
 
+// Rows that are read and written 16 bytes at a time, and some whose columns do not fill the last 16.
+static void test_aligned_rows(void **state)
+{
+    static const size_t widths[] = {8, 40, 64, 72, 128, 136, 256};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        for (size_t more = 0; more < 16; more += 8) {
+            ptb_attention_shape s = plain(4, widths[i], 140);
+            s.kv_heads = 2;
+            s.query_stride = 4 * widths[i] + more;
+            s.key_stride = 2 * widths[i] + more;
+            check_types(*state, s);
+        }
+}
+
+// Heads of each size that kernels are made for, and beyond, with all that a mask can be.
+static void test_wide_heads(void **state)
+{
+    static const size_t widths[] = {64, 100, 128, 200, 256, 300};
+    int32_t start[2 * 150];
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        ptb_attention_shape s = plain(4, widths[i], 150);
+        s.batch = 2;
+        s.kv_heads = 2;
+        s.query_start = start;
+        s.query_offset = s.key_offset = 9;
+        s.dropout_rate = 0.2f;
+        s.dropout_head = 3;
+        documents(start, 2, 150, 9, 60);
+        check_types(*state, s);
+        s.query_offset = 40;
+        s.key_length = 170;
+        s.dropout_rate = 0;
+        check_types(*state, s);
+        s.causal = false;
+        check_types(*state, s);
+    }
+}
+
 // Scores far beyond the range of exp(), and equal ones.
 static void test_large_scores(void **state)
 {
@@ -264,13 +302,13 @@ static double pairs(fixture *f, ptb_attention_shape s)
     return f->kernels->attention_flops(&s) / (4.0 * (double)(s.batch * s.heads * s.head_width));
 }
 
-static void test_flops(void **state)
+// What is computed whole: strips of `rows` queries and of `keys` keys.
+typedef struct {
+    size_t rows, keys;
+} granule;
+
+static void check_flops(fixture *f, ptb_attention_shape s, granule g)
 {
-    fixture *f = *state;
-    ptb_attention_shape s = plain(3, 40, 256);
-    s.batch = 2;
-    // The diagonal blocks compute strips of 16 queries up to their last key: 16 * (16 + 32 + 48 + 64) pairs.
-    assert_true(pairs(f, s) == 6 * 64 * 64 + 4 * 2560);
     s.query_offset = 256; // all of it earlier
     assert_true(pairs(f, s) == 256 * 256);
     s.query_offset = -256; // all of it later
@@ -278,14 +316,41 @@ static void test_flops(void **state)
     s.query_offset = 0;
     s.causal = false;
     assert_true(pairs(f, s) == 256 * 256);
-    s.key_length = 77; // whole groups of 8 keys
+    s.key_length = 77;
     s.query_length = 65;
-    assert_true(pairs(f, s) == 80 * 80);
+    size_t rows = (65 + g.rows - 1) / g.rows * g.rows, keys = (77 + g.keys - 1) / g.keys * g.keys;
+    assert_true(pairs(f, s) == (double)(rows * keys));
     for (size_t length = 1; length < 500; length += 7) {
-        s = plain(1, 8, length);
+        ptb_attention_shape part = plain(1, s.head_width, length);
+        part.type = s.type;
         double visible = (double)(length * (length + 1) / 2);
-        assert_true(pairs(f, s) >= visible && pairs(f, s) <= visible + 24 * (double)length + 256);
+        size_t larger = g.rows > g.keys ? g.rows : g.keys;
+        double more = (double)(g.rows * (length + larger) + g.keys * length); // a strip's corners, its ends
+        assert_true(pairs(f, part) >= visible && pairs(f, part) <= visible + more);
     }
+}
+
+static void test_flops(void **state)
+{
+    fixture *f = *state;
+    ptb_attention_shape s = plain(3, 40, 256);
+    s.batch = 2;
+    if (test_on_host()) {
+        // The diagonal blocks compute strips of 16 queries up to their last key: 16 * (16 + 32 + 48 + 64)
+        // pairs.
+        assert_true(pairs(f, s) == 6 * 64 * 64 + 4 * 2560);
+        check_flops(f, s, (granule){16, 8});
+        return;
+    }
+    assert_true(pairs(f, s) == 10 * 64 * 64);
+    check_flops(f, s, (granule){64, 64});
+    s.type = PTB_BF16;
+    assert_true(pairs(f, s) == 2 * (1 + 2 + 3 + 4) * 32 * 64);
+    check_flops(f, s, (granule){32, 64});
+    s.head_width = 128;
+    check_flops(f, s, (granule){32, 32});
+    s.head_width = 256;
+    check_flops(f, s, (granule){16, 32});
 }
 
 static void test_workspace(void **state)
@@ -351,6 +416,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_unordered_starts, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_dropout, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_scales, kernels_setup, kernels_teardown),
+        cmocka_unit_test_setup_teardown(test_aligned_rows, kernels_setup, kernels_teardown),
+        cmocka_unit_test_setup_teardown(test_wide_heads, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_large_scores, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_many_queries, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_flops, kernels_setup, kernels_teardown),

@@ -33,9 +33,9 @@ static void check(fixture *f, const rotary_case *c, ptb_dtype type, bool inverse
 {
     size_t stride = c->heads * c->width + c->padding, count = c->rows * stride;
     size_t bytes = ptb_dtype_size(type);
-    char *values = malloc(count * bytes);
+    char *values = test_memory(count * bytes);
     double *in = malloc(count * sizeof *in), *wanted = malloc(count * sizeof *wanted);
-    int32_t *start = malloc(c->rows * sizeof *start);
+    int32_t *start = test_memory(c->rows * sizeof *start);
     for (size_t i = 0; i < count; i++) {
         ptb_dtype_store(type, values + i * bytes, ptb_random_normal(7, 1, i));
         in[i] = ptb_dtype_load(type, values + i * bytes);
@@ -58,7 +58,8 @@ static void check(fixture *f, const rotary_case *c, ptb_dtype type, bool inverse
     double limit = type == PTB_F32 ? 2e-7 : type == PTB_BF16 ? 4e-3 : 5e-4;
     if (!(sqrt(error / size) < limit))
         fail_msg("%s, width %zu: relative distance %g", ptb_dtype_name(type), c->width, sqrt(error / size));
-    free(values), free(in), free(wanted), free(start);
+    test_memory_free(values), test_memory_free(start);
+    free(in), free(wanted);
 }
 
 static void test_rotary(void **state)
@@ -95,7 +96,7 @@ static void test_inverse(void **state)
     finish(f, f->kernels->rotary(f->stream, &args));
     for (size_t i = 0; i < COUNT; i++)
         assert_true(fabs((double)(values[i] - before[i])) < 1e-6);
-    free(values), free(before);
+    test_memory_free(values), test_memory_free(before);
 }
 
 int main(void)
