@@ -14,6 +14,7 @@
 enum { DEFAULT_MIN = 20, DEFAULT_MAX = 10000, BACK_TO_BACK_MIN = 20, SIZING_SAMPLES = 3 };
 static const double short_operation_ns = 10e3; // below, a clock read and a start are no longer negligible
 static const double batch_target_ns = 100e3;   // so long a sample lasts in batches
+static const double enqueued_factor = 50;      // of both where operations are only enqueued
 static const double round_target_s = 0.05;     // between two agreements
 static const double stable_change = 0.05;
 
@@ -158,13 +159,14 @@ static ptb_status choose_batch(ptb_runner *runner, ptb_bench_run *run, const ptb
         PTB_TRY(warm_up(runner, 3, result));
     double single_ns = median_from(s, 0);
     bool is_forced = strcmp(asked, "back-to-back") == 0;
-    if (!is_forced && single_ns >= short_operation_ns)
+    double factor = c->is_enqueued ? enqueued_factor : 1;
+    if (!is_forced && single_ns >= factor * short_operation_ns)
         return PTB_OK;
     result->mode = "back-to-back";
     // Twice, since the first estimate holds the clock and the start. The fastest of a few counts: one that
     // was interrupted would make the batch far too short.
     for (int i = 0; i < 2; i++) {
-        double batch = ceil(batch_target_ns / fmax(single_ns, 1));
+        double batch = ceil(factor * batch_target_ns / fmax(single_ns, 1));
         if (is_forced)
             batch = fmax(batch, BACK_TO_BACK_MIN);
         result->batch = batch < 1 ? 1 : batch > 1e6 ? (uint64_t)1e6 : (uint64_t)batch;

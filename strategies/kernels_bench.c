@@ -232,6 +232,14 @@ static ptb_status kernels_open(const ptb_bench_env *env, const void *config, ptb
 
 // ---- cases
 
+// Streams that take no calls of the host's belong to a device beside it.
+static bool is_enqueued(const ptb_bench_run *run)
+{
+    const ptb_device_ops *ops =
+        (const ptb_device_ops *)ptb_registry_find(PTB_KIND_DEVICE, run->config->device);
+    return !ops->stream_call;
+}
+
 static ptb_status kernels_next(ptb_bench_run *run, ptb_case *c, bool *more)
 {
     const kernels_config *f = run->config;
@@ -240,7 +248,9 @@ static ptb_status kernels_next(ptb_bench_run *run, ptb_case *c, bool *more)
         return PTB_OK;
     const kernel_case *one = &run->cases[run->next];
     const ptb_kernel_entry *entry = entries[one->kernel];
-    *c = (ptb_case){.index = run->next++, .fixed_batch = entry->is_used_up};
+    bool enqueued = is_enqueued(run);
+    *c = (ptb_case){
+        .index = run->next++, .fixed_batch = entry->is_used_up && !enqueued, .is_enqueued = enqueued};
     ptb_params *p = &c->params;
     ptb_params_set(p, "kernel", "%s", kernel_names[one->kernel + 1]);
     ptb_params_set(p, "layer", "%s", one->place);
@@ -293,7 +303,6 @@ static ptb_status measure_limit(ptb_bench_run *run)
 static ptb_status make_call(ptb_bench_run *run)
 {
     ptb_kernel_call *call = &run->call;
-    uint64_t available = ptb_memory_available();
     *call = (ptb_kernel_call){.shape = &run->layout.shape,
                               .kernels = run->kernels,
                               .device = run->device,
@@ -304,7 +313,7 @@ static ptb_status make_call(ptb_bench_run *run)
                               .sequence = run->sequence,
                               .type = run->now->type,
                               .threads = (int)run->config->threads,
-                              .memory_limit = available / (uint64_t)run->env.world->local_size};
+                              .memory_limit = ptb_device_available(run->device)};
     entries[run->now->kernel]->prepare(call);
     PTB_TRY(call->status);
     call->buffer_bytes += copied_bytes(run);
@@ -344,12 +353,12 @@ static ptb_status kernels_iterate(ptb_bench_run *run, uint64_t n)
     return ptb_stream_sync(run->stream);
 }
 
-// The timed buffers; a kernel that changes what it reads is run once more, from the start.
+// The timed buffers; a kernel that changed what it reads is run once more, from the start.
 static ptb_status kernels_verify(ptb_bench_run *run, ptb_verdict *verdict)
 {
     const ptb_kernel_entry *entry = entries[run->now->kernel];
     *verdict = (ptb_verdict){.done = true};
-    if (run->call.is_changed) {
+    if (run->call.is_changed || (entry->is_used_up && is_enqueued(run))) {
         PTB_TRY(ptb_call_refill(&run->call));
         PTB_TRY(kernels_iterate(run, 1));
     }

@@ -29,11 +29,9 @@ static size_t period(const ptb_call_buffer *b)
 static ptb_status write_values(const ptb_kernel_call *c, const ptb_call_buffer *b)
 {
     size_t size = ptb_dtype_size(b->type), repeat = period(b);
-    unsigned char *typed = malloc(repeat * size + 1);
-    if (!typed) {
-        ptb_error("no memory for the input of a kernel");
-        return PTB_NO_MEMORY;
-    }
+    void *memory;
+    PTB_TRY(ptb_device_alloc_host(c->device, repeat * size + 1, &memory));
+    unsigned char *typed = memory;
     for (size_t i = 0; i < repeat; i++)
         ptb_dtype_store(b->type, typed + i * size, b->values[i]);
     ptb_status status = PTB_OK;
@@ -42,7 +40,7 @@ static ptb_status write_values(const ptb_kernel_call *c, const ptb_call_buffer *
         status = ptb_stream_copy(c->stream, (char *)b->memory + first * size, typed, n * size);
     }
     ptb_status synced = ptb_stream_sync(c->stream);
-    free(typed);
+    ptb_device_free_host(c->device, memory);
     return status != PTB_OK ? status : synced;
 }
 

@@ -3,19 +3,27 @@
 #include "strategies/step_metrics.h"
 
 #include "core/log.h"
+#include "strategies/datasheet.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-// FLOP/s of all ranks' matrix products, measured now, with the step's type and threads.
-static ptb_status measure_peak(ptb_trainer *t, double *flops_per_s)
+// FLOP/s of all ranks' matrix products.
+typedef struct {
+    double measured;  // now, with the step's type and threads
+    double datasheet; // NAN: some rank's device is in no table
+} peaks;
+
+static ptb_status find_peaks(ptb_trainer *t, peaks *sum)
 {
     const ptb_trainer_config *c = &t->config;
-    double mine = 0;
+    peaks mine = {.datasheet = t->device->simulated
+                                   ? NAN
+                                   : ptb_datasheet_flops(t->device->description, c->type, false)};
     // All at once, as in a step: the ranks of a host share its memory, clock and power.
     PTB_TRY(ptb_world_start(c->world));
-    ptb_status status = c->kernels->matmul_peak(t->compute, c->type, c->threads, &mine);
-    double *all = calloc((size_t)c->world->size, sizeof *all), sum = 0;
+    ptb_status status = c->kernels->matmul_peak(t->compute, c->type, c->threads, &mine.measured);
+    peaks *all = calloc((size_t)c->world->size, sizeof *all);
     if (!all) {
         ptb_error("no memory for the peaks of %d ranks", c->world->size);
         status = PTB_NO_MEMORY;
@@ -23,10 +31,12 @@ static ptb_status measure_peak(ptb_trainer *t, double *flops_per_s)
     status = ptb_world_agree(c->world, status);
     if (status == PTB_OK)
         status = ptb_world_all_gather(c->world, &mine, sizeof mine, all);
-    for (int r = 0; status == PTB_OK && r < c->world->size; r++)
-        sum += all[r];
+    *sum = (peaks){0, 0};
+    for (int r = 0; status == PTB_OK && r < c->world->size; r++) {
+        sum->measured += all[r].measured;
+        sum->datasheet += all[r].datasheet;
+    }
     free(all);
-    *flops_per_s = sum;
     return status;
 }
 
@@ -36,7 +46,20 @@ static void add_utilisation(const char *name, const char *convention, double flo
     ptb_metrics_add(metrics, name, 100 * flops_per_s / peak, "%", PTB_HIGHER_IS_BETTER, convention);
 }
 
-static void add_rates(const ptb_trainer *t, double step_ns, double peak, ptb_metrics *metrics)
+// Against what the data sheet promises, on devices that have one.
+static void add_datasheet(const peaks *peak, double palm, double megatron, ptb_metrics *metrics)
+{
+    if (isnan(peak->datasheet))
+        return;
+    ptb_metrics_add(metrics, "datasheet_peak", peak->datasheet, "FLOP/s", PTB_NEUTRAL,
+                    "dense matrix products of the step's type by the GPU's data sheet; sum of ranks");
+    add_utilisation("mfu_datasheet", "flops_per_s (PaLM) / datasheet_peak (dense)", palm, peak->datasheet,
+                    metrics);
+    add_utilisation("mfu_megatron_datasheet", "flops_per_s_megatron / datasheet_peak (dense)", megatron,
+                    peak->datasheet, metrics);
+}
+
+static void add_rates(const ptb_trainer *t, double step_ns, const peaks *peak, ptb_metrics *metrics)
 {
     const ptb_trainer_config *c = &t->config;
     double rate = (double)c->batch * (double)c->layout->shape.sequence / (step_ns * 1e-9);
@@ -54,11 +77,14 @@ static void add_rates(const ptb_trainer *t, double step_ns, double peak, ptb_met
                     "Megatron: 6 [L (h (q+k+v) + q h + g h f) + h V] + 6 L q s per token; all ranks");
     ptb_metrics_add(metrics, "matmul_flops_per_s", exact, "FLOP/s", PTB_HIGHER_IS_BETTER,
                     "matrix products as computed: head, attention's blocks, recomputation; all ranks");
-    ptb_metrics_add(metrics, "matmul_peak", peak, "FLOP/s", PTB_NEUTRAL,
+    ptb_metrics_add(metrics, "matmul_peak", peak->measured, "FLOP/s", PTB_NEUTRAL,
                     "best matrix product, measured after the steps, same type and threads; sum of ranks");
-    add_utilisation("mfu", "flops_per_s (PaLM) / matmul_peak (measured)", palm, peak, metrics);
-    add_utilisation("mfu_megatron", "flops_per_s_megatron / matmul_peak (measured)", megatron, peak, metrics);
-    add_utilisation("hfu", "matmul_flops_per_s (as computed) / matmul_peak (measured)", exact, peak, metrics);
+    add_utilisation("mfu", "flops_per_s (PaLM) / matmul_peak (measured)", palm, peak->measured, metrics);
+    add_utilisation("mfu_megatron", "flops_per_s_megatron / matmul_peak (measured)", megatron, peak->measured,
+                    metrics);
+    add_utilisation("hfu", "matmul_flops_per_s (as computed) / matmul_peak (measured)", exact, peak->measured,
+                    metrics);
+    add_datasheet(peak, palm, megatron, metrics);
 }
 
 // Starved and skipped steps, warm-up included.
@@ -100,9 +126,9 @@ static void add_training(const ptb_trainer *t, ptb_metrics *metrics)
 
 ptb_status ptb_step_metrics(ptb_trainer *t, double step_ns, ptb_metrics *metrics)
 {
-    double peak = NAN;
-    PTB_TRY(measure_peak(t, &peak));
-    add_rates(t, step_ns, peak, metrics);
+    peaks peak;
+    PTB_TRY(find_peaks(t, &peak));
+    add_rates(t, step_ns, &peak, metrics);
     add_training(t, metrics);
     return add_events(t, metrics);
 }
