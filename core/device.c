@@ -115,7 +115,12 @@ ptb_status ptb_stream_sync(ptb_stream *stream)
 
 ptb_status ptb_stream_call(ptb_stream *stream, ptb_call_fn *fn, const void *arg, size_t bytes)
 {
-    return stream->ops->stream_call(stream, fn, arg, bytes);
+    if (stream->ops->stream_call)
+        return stream->ops->stream_call(stream, fn, arg, bytes);
+    ptb_error("host functions cannot be enqueued on a stream of the device '%s': this operation needs "
+              "--device host",
+              stream->ops->plugin.name);
+    return PTB_UNSUPPORTED;
 }
 
 ptb_status ptb_stream_copy(ptb_stream *stream, void *to, const void *from, size_t bytes)

@@ -82,7 +82,8 @@ typedef struct {
     ptb_status (*stream_new)(ptb_device *device, ptb_stream_kind kind, int lane, ptb_stream **stream);
     void (*stream_free)(ptb_stream *stream);
     ptb_status (*stream_sync)(ptb_stream *stream);
-    // Host only (UNSUPPORTED elsewhere): enqueue fn(arg) with a copy of the bytes (at most PTB_CALL_BYTES).
+    // Enqueue fn(arg) with a copy of the bytes (at most PTB_CALL_BYTES). NULL: streams take no calls (all but
+    // the host's), and ptb_stream_call is UNSUPPORTED, logged.
     ptb_status (*stream_call)(ptb_stream *stream, ptb_call_fn *fn, const void *arg, size_t bytes);
     ptb_status (*event_new)(ptb_device *device, ptb_event **event);
     void (*event_free)(ptb_event *event);

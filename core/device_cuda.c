@@ -157,14 +157,6 @@ static void cuda_close(ptb_device *device)
     free(d);
 }
 
-static ptb_status cuda_call(ptb_stream *stream, ptb_call_fn *fn, const void *arg, size_t bytes)
-{
-    (void)stream, (void)fn, (void)arg, (void)bytes;
-    ptb_error("host functions cannot be enqueued on a stream of the device 'cuda': this operation needs "
-              "--device host");
-    return PTB_UNSUPPORTED;
-}
-
 static ptb_status cuda_copy(ptb_stream *stream, void *to, const void *from, size_t bytes)
 {
     PTB_TRY(ptb_cuda_stream_status(stream));
@@ -206,7 +198,6 @@ static const ptb_device_ops cuda_ops = {
     .stream_new = ptb_cuda_stream_new,
     .stream_free = ptb_cuda_stream_free,
     .stream_sync = ptb_cuda_stream_sync,
-    .stream_call = cuda_call,
     .event_new = ptb_cuda_event_new,
     .event_free = ptb_cuda_event_free,
     .event_record = ptb_cuda_event_record,
