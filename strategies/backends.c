@@ -17,6 +17,15 @@ ptb_status ptb_backends_device(const char *device)
     return is_known ? PTB_OK : PTB_USAGE;
 }
 
+ptb_status ptb_backends_check_graphs(const char *device)
+{
+    const ptb_device_ops *ops = (const ptb_device_ops *)ptb_registry_find(PTB_KIND_DEVICE, device);
+    if (ops->graph_begin)
+        return PTB_OK;
+    ptb_error("--graph: --device %s has no graphs; they need a GPU", device);
+    return PTB_USAGE;
+}
+
 static const char *device_of(const ptb_kernels *kernels)
 {
     return kernels->device ? kernels->device : "host";

@@ -8,6 +8,8 @@
 
 // USAGE, logged, when there is no such device.
 ptb_status ptb_backends_device(const char *device);
+// USAGE, logged, when the device (registered) has no graphs.
+ptb_status ptb_backends_check_graphs(const char *device);
 // Kernels by name; NULL or "": those of the device. USAGE, logged, when there are none, or when they compute
 // on another device.
 ptb_status ptb_backends_kernels(const char *device, const char *name, const ptb_kernels **kernels);

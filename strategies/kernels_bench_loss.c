@@ -238,9 +238,10 @@ const ptb_kernel_entry ptb_kernel_entry_cross_entropy = {.places = head_places,
 
 static const char *const optimizer_places[] = {"optimizer", NULL};
 enum { PARAMETER, GRADIENT, M, V, ROUNDED, UPDATE, MOST_PARAMETERS = 1 << 24 };
-static const float rate = 1e-3f, beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, decay = 0.1f, momentum = 0.9f;
+static const float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, decay = 0.1f, momentum = 0.9f;
 static const ptb_update before = {.factor = 0.5f,
                                   .loss_scale = 1,
+                                  .rate = 1e-3f,
                                   .applied = 9,
                                   .beta1_power = 0.387420489,
                                   .beta2_power = 0.630249409712609375};
@@ -336,7 +337,6 @@ static void prepare_adamw(ptb_kernel_call *c)
                    .rounded = make_rounded(c, count),
                    .update = ptb_call_exact(c, UPDATE, PTB_U8, sizeof before, &before),
                    .count = count,
-                   .rate = rate,
                    .beta1 = beta1,
                    .beta2 = beta2,
                    .epsilon = epsilon,
@@ -351,7 +351,7 @@ static void prepare_adamw(ptb_kernel_call *c)
 static void expect_parameter(ptb_kernel_call *c, ptb_verdict *verdict, size_t i, double wanted)
 {
     ptb_call_sum sum = {wanted, 0};
-    sum.squares += (double)(rate * rate); // the parameter may be nearly zero
+    sum.squares += (double)(before.rate * before.rate); // the parameter may be nearly zero
     ptb_call_expect_in(c, verdict, PTB_F32, "parameter", PARAMETER, i, sum);
     if (c->type != PTB_F32)
         ptb_call_expect(c, verdict, "rounded", ROUNDED, i, sum);
@@ -369,7 +369,7 @@ static void verify_adamw(ptb_kernel_call *c, ptb_verdict *verdict)
         double step = m / (1 - before.beta1_power) / (sqrt(v / (1 - before.beta2_power)) + (double)epsilon);
         ptb_call_expect_in(c, verdict, PTB_F32, "m", M, i, (ptb_call_sum){m, m0 * m0});
         ptb_call_expect_in(c, verdict, PTB_F32, "v", V, i, (ptb_call_sum){v, 0});
-        expect_parameter(c, verdict, i, p - (double)rate * (step + (double)decay * p));
+        expect_parameter(c, verdict, i, p - (double)before.rate * (step + (double)decay * p));
     }
 }
 
@@ -388,7 +388,6 @@ static void prepare_sgd(ptb_kernel_call *c)
                  .rounded = make_rounded(c, count),
                  .update = ptb_call_exact(c, UPDATE, PTB_U8, sizeof before, &before),
                  .count = count,
-                 .rate = rate,
                  .momentum = momentum,
                  .decay = decay,
                  .type = c->type};
@@ -408,7 +407,7 @@ static void verify_sgd(ptb_kernel_call *c, ptb_verdict *verdict)
         ptb_call_add(&m, (double)before.factor * ptb_call_value(c, GRADIENT, i));
         ptb_call_add(&m, (double)decay * p);
         ptb_call_expect_in(c, verdict, PTB_F32, "m", M, i, m);
-        expect_parameter(c, verdict, i, p - (double)rate * m.value);
+        expect_parameter(c, verdict, i, p - (double)before.rate * m.value);
     }
 }
 

@@ -60,10 +60,8 @@ static void *rounded_at(const ptb_optimizer_memory *memory, size_t first)
 }
 
 ptb_status ptb_optimizer_update(const ptb_optimizer *o, const ptb_kernels *kernels, ptb_stream *stream,
-                                const ptb_update *update, uint64_t step, const ptb_unit *unit,
-                                const ptb_optimizer_memory *x)
+                                const ptb_update *update, const ptb_unit *unit, const ptb_optimizer_memory *x)
 {
-    float rate = (float)ptb_optimizer_rate(o, step);
     for (size_t t = 0; t < unit->tensors; t++) {
         size_t at = unit->tensor[t].first, count = ptb_tensor_count(&unit->tensor[t]);
         float decay = unit->tensor[t].decay ? (float)o->decay : 0;
@@ -77,7 +75,6 @@ ptb_status ptb_optimizer_update(const ptb_optimizer *o, const ptb_kernels *kerne
                                                          .rounded = rounded_at(x, at),
                                                          .update = update,
                                                          .count = count,
-                                                         .rate = rate,
                                                          .beta1 = (float)o->beta1,
                                                          .beta2 = (float)o->beta2,
                                                          .epsilon = (float)o->epsilon,
@@ -91,7 +88,6 @@ ptb_status ptb_optimizer_update(const ptb_optimizer *o, const ptb_kernels *kerne
                                                      .rounded = rounded_at(x, at),
                                                      .update = update,
                                                      .count = count,
-                                                     .rate = rate,
                                                      .momentum = (float)o->momentum,
                                                      .decay = decay,
                                                      .type = x->type});

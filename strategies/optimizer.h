@@ -51,9 +51,10 @@ typedef struct {
 // sum_squares: of all gradients, device memory; may be NULL unless ptb_optimizer_needs_norm.
 ptb_status ptb_optimizer_begin(const ptb_optimizer *optimizer, const ptb_kernels *kernels, ptb_stream *stream,
                                ptb_update *update, const double *sum_squares);
-// Enqueues the update of one unit at the learning rate of `step`. Vectors (gains, biases) do not decay.
+// Enqueues the update of one unit at the learning rate that update->rate holds when the stream gets there.
+// Vectors (gains, biases) do not decay.
 ptb_status ptb_optimizer_update(const ptb_optimizer *optimizer, const ptb_kernels *kernels,
-                                ptb_stream *stream, const ptb_update *update, uint64_t step,
-                                const ptb_unit *unit, const ptb_optimizer_memory *memory);
+                                ptb_stream *stream, const ptb_update *update, const ptb_unit *unit,
+                                const ptb_optimizer_memory *memory);
 
 #endif

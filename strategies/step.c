@@ -90,6 +90,8 @@ static const ptb_opt step_opts[] = {
      "gradient bytes reduced in one call, at most (PyTorch's default is 25M)"},
     {"overlap", 0, PTB_OPT_BOOL, FIELD(overlap), "yes", 0, 0, NULL, NULL,
      "reduce gradients while backward still computes"},
+    {"graph", 'G', PTB_OPT_BOOL, FIELD(graph), "no", 0, 0, NULL, NULL,
+     "record the second step as a graph and replay it in every later one (GPUs; never run on real hardware)"},
     {"threads", 0, PTB_OPT_INT, FIELD(threads), "1", 1, 4096, NULL, NULL,
      "processor threads of a rank's kernels"},
 };
@@ -151,7 +153,7 @@ static ptb_status choose_backends(ptb_bench_run *run)
     if (!comm || !*comm)
         PTB_TRY(ptb_backends_comm(c->device, &comm));
     c->comm = (char *)comm;
-    return PTB_OK;
+    return c->graph ? ptb_backends_check_graphs(c->device) : PTB_OK;
 }
 
 static ptb_status check_names(ptb_bench_run *run)
@@ -252,7 +254,7 @@ static ptb_status open_model(ptb_bench_run *run)
     ptb_model_shape shape;
     PTB_TRY(ptb_model_options_shape(&c->model, &shape));
     run->settings.rate = ptb_step_rate(c, shape.hidden);
-    PTB_TRY(ptb_step_check(c));
+    PTB_TRY(ptb_step_check(c, shape.dropout));
     PTB_TRY(ptb_step_batch(c, run->env.world->size, &run->batch));
     PTB_TRY(ptb_layout_init(&run->layout, &shape));
     PTB_TRY(check_magnitude(run));
@@ -364,6 +366,7 @@ static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_ste
         .seed = run->env.seed,
         .bucket_bytes = c->bucket_bytes,
         .overlap = c->overlap,
+        .graph = c->graph,
         .threads = (int)c->threads,
         .max_steps = MAX_STEPS,
     };

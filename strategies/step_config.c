@@ -49,7 +49,24 @@ double ptb_step_rate(const ptb_step_config *c, int64_t hidden)
     return c->rate >= 0 ? c->rate : hidden > 512 ? 1e-4 : 1e-3;
 }
 
-ptb_status ptb_step_check(const ptb_step_config *c)
+// What a recorded step holds fast.
+static ptb_status check_graph(const ptb_step_config *c, double dropout)
+{
+    if (c->graph && dropout > 0) {
+        ptb_error(
+            "--graph with --dropout %g: a recorded step would drop the same in every step; leave one out",
+            dropout);
+        return PTB_USAGE;
+    }
+    if (c->graph && c->pack) {
+        ptb_error("--graph with --pack: a recorded step divides by the number of targets of one batch, which "
+                  "differs where sequences hold several documents; leave one out");
+        return PTB_USAGE;
+    }
+    return PTB_OK;
+}
+
+ptb_status ptb_step_check(const ptb_step_config *c, double dropout)
 {
     bool is_cosine = is_word(c->schedule, "cosine");
     if (is_cosine && c->rate_steps <= c->rate_warmup) {
@@ -64,7 +81,7 @@ ptb_status ptb_step_check(const ptb_step_config *c)
                   c->rate);
         return PTB_USAGE;
     }
-    return PTB_OK;
+    return check_graph(c, dropout);
 }
 
 ptb_optimizer ptb_step_optimizer(const ptb_step_config *c, ptb_dtype type)
@@ -156,6 +173,8 @@ void ptb_step_params(const ptb_step_config *c, const ptb_step_point *point, ptb_
     ptb_text_format_size(c->bucket_bytes, size, sizeof size);
     ptb_params_set(p, "bucket", "%s", size);
     ptb_params_set(p, "overlap", "%s", c->overlap ? "yes" : "no");
+    if (c->graph)
+        ptb_params_set(p, "graph", "yes");
     ptb_params_set(p, "seed", "%" PRIu64, point->seed);
     set_integer(p, "ranks", point->ranks);
 }

@@ -13,7 +13,7 @@ typedef struct {
     char *transport, *kernels, *device, *data, *reduce_type, *recompute;
     ptb_model_options model;
     int64_t batch, micro_batches, recompute_every, threads;
-    bool pack, overlap;
+    bool pack, overlap, graph;
     uint64_t bucket_bytes;
     // Optimizer.
     char *optimizer, *schedule;
@@ -36,8 +36,9 @@ ptb_status ptb_step_batch(const ptb_step_config *config, int ranks, int64_t *bat
 // The largest learning rate: as asked, or when negative one at which AdamW trains models of this width from
 // the first steps on small batches: 0.001, above 512 wide 0.0001 (GPT-2 124M diverges at 0.001).
 double ptb_step_rate(const ptb_step_config *config, int64_t hidden);
-// USAGE, logged, when settings contradict each other; `rate` is what ptb_step_rate gives.
-ptb_status ptb_step_check(const ptb_step_config *config);
+// USAGE, logged, when settings contradict each other; `rate` is what ptb_step_rate gives, `dropout` the
+// model's.
+ptb_status ptb_step_check(const ptb_step_config *config, double dropout);
 ptb_optimizer ptb_step_optimizer(const ptb_step_config *config, ptb_dtype type);
 // Compute type by the option's word.
 ptb_dtype ptb_step_type(const char *precision);

@@ -99,7 +99,7 @@ static ptb_status add_events(const ptb_trainer *t, ptb_metrics *metrics)
                     "time waited for batches, over all steps; the rank with most");
     ptb_metrics_add(metrics, "input_fill", worst[2], "ms", PTB_LOWER_IS_BETTER,
                     "time the prefetch thread takes for a batch, mean of all steps; the slowest rank");
-    ptb_metrics_add(metrics, "skipped_steps", (double)t->seen->update.skipped, "", PTB_LOWER_IS_BETTER,
+    ptb_metrics_add(metrics, "skipped_steps", (double)t->shared->update.skipped, "", PTB_LOWER_IS_BETTER,
                     "steps without an update because a gradient was not finite, of all steps");
     return PTB_OK;
 }

@@ -114,14 +114,21 @@ static ptb_status start_prefetch(ptb_trainer *t)
     return ptb_prefetch_start(&config, &t->prefetch);
 }
 
+static ptb_status make_input(ptb_trainer *t)
+{
+    size_t tokens = t->rows * (size_t)t->config.micro_batches;
+    return ptb_device_alloc_host(t->device, (t->config.packed ? 3 : 2) * tokens * sizeof *t->input,
+                                 (void **)&t->input);
+}
+
 static ptb_status make_update(ptb_trainer *t)
 {
     ptb_device *device = t->device;
-    PTB_TRY(ptb_device_alloc_host(device, sizeof *t->seen, (void **)&t->seen));
-    t->seen->update = ptb_optimizer_start(&t->config.optimizer);
+    PTB_TRY(ptb_device_alloc_host(device, sizeof *t->shared, (void **)&t->shared));
+    t->shared->update = ptb_optimizer_start(&t->config.optimizer);
     PTB_TRY(ptb_device_alloc(device, PTB_MEMORY_OPTIMIZER, sizeof *t->update, (void **)&t->update));
     PTB_TRY(ptb_device_alloc(device, PTB_MEMORY_OPTIMIZER, sizeof *t->sum_squares, (void **)&t->sum_squares));
-    return ptb_stream_copy(t->compute, t->update, &t->seen->update, sizeof *t->update);
+    return ptb_stream_copy(t->compute, t->update, &t->shared->update, sizeof *t->update);
 }
 
 // What needs no other rank.
@@ -131,6 +138,7 @@ static ptb_status make_local(ptb_trainer *t)
     PTB_TRY(ptb_stream_new(t->device, PTB_STREAM_WORKER, PTB_LANE_COMPUTE, &t->compute));
     PTB_TRY(ptb_stream_new(t->device, PTB_STREAM_URGENT, PTB_LANE_COMMUNICATION, &t->communication));
     PTB_TRY(ptb_event_new(t->device, &t->loss_ready));
+    PTB_TRY(ptb_event_new(t->device, &t->joined));
     ptb_model_config model = model_config(c);
     model.device = t->device;
     model.stream = t->compute;
@@ -139,6 +147,8 @@ static ptb_status make_local(ptb_trainer *t)
     t->rows = (size_t)(model.batch * c->layout->shape.sequence);
     PTB_TRY(c->kernels->set_threads(t->communication, 1)); // it works beside the compute stream
     PTB_TRY(make_records(t));
+    if (c->graph)
+        PTB_TRY(make_input(t));
     PTB_TRY(make_update(t));
     PTB_TRY(ptb_model_new(&model, &t->model));
     return c->kernels->reserve(t->compute);
@@ -219,6 +229,7 @@ void ptb_trainer_free(ptb_trainer *t)
         (void)ptb_stream_sync(t->compute);
     if (t->communication)
         (void)ptb_stream_sync(t->communication);
+    ptb_graph_free(t->graph);
     ptb_prefetch_stop(t->prefetch);
     if (t->data)
         t->data->ops->close(t->data);
@@ -228,7 +239,9 @@ void ptb_trainer_free(ptb_trainer *t)
     ptb_model_free(t->model);
     ptb_device_free(t->device, t->sum_squares);
     ptb_device_free(t->device, t->update);
-    ptb_device_free_host(t->device, t->seen);
+    ptb_device_free_host(t->device, t->shared);
+    ptb_device_free_host(t->device, t->input);
+    ptb_event_free(t->joined);
     ptb_event_free(t->loss_ready);
     ptb_stream_free(t->communication);
     ptb_stream_free(t->compute);

@@ -31,15 +31,18 @@ typedef struct {
     bool packed; // tokens were opened packed
     uint64_t seed, bucket_bytes;
     bool overlap;
+    bool graph; // the second step is recorded, and every later one replays it; the device has graphs
     int threads;
     size_t max_steps; // of which losses and the like are kept
 } ptb_trainer_config;
 
-// What the device decided in a step, as the host sees it after the step.
+// Host memory that the device copies from and to.
 typedef struct {
+    float rate; // learning rate of the step that runs
+    // What the device decided in a step, after it.
     ptb_update update;
     double sum_squares, loss;
-} ptb_trainer_seen;
+} ptb_trainer_shared;
 
 typedef struct {
     ptb_trainer_config config;
@@ -49,13 +52,19 @@ typedef struct {
     ptb_model *model;
     ptb_data *data;
     ptb_event *loss_ready;
-    double *loss;           // device memory, from the communicator
-    ptb_update *update;     // device memory
-    double *sum_squares;    // device memory: of the gradient
-    ptb_trainer_seen *seen; // host memory that the device copies to
+    double *loss;        // device memory, from the communicator
+    ptb_update *update;  // device memory
+    double *sum_squares; // device memory: of the gradient
+    ptb_trainer_shared *shared;
     ptb_prefetch *prefetch;
     ptb_prefetch_batch batch; // of the step that runs
     size_t rows;              // tokens of a microbatch
+    // With a graph the batch is copied to a place of its own, from which every replay takes it.
+    int32_t *input; /* [2, or 3 when packed, tokens of the batch], host memory */
+    ptb_graph *graph;
+    ptb_event *joined;
+    uint64_t graph_counted, graph_collective_bytes; // of the recorded step
+    double graph_wire_bytes;
     // The span of compute that is open while a step is enqueued.
     ptb_mark compute_mark, loss_mark; // of the two streams
     ptb_phase phase;
@@ -74,7 +83,7 @@ typedef struct {
 // errors are logged.
 ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_trainer **trainer);
 void ptb_trainer_free(ptb_trainer *trainer); // collective
-// Trains one step and waits for it; allocates nothing.
+// Trains one step and waits for it; allocates nothing (but where it records a graph, in the second step).
 ptb_status ptb_trainer_step(ptb_trainer *trainer);
 // Told by the model while a step is enqueued: the open span ends, one of `phase` begins. context: the
 // trainer.

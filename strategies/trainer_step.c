@@ -1,12 +1,17 @@
 // One training step, enqueued whole: for each microbatch forward, loss, backward; then the optimizer, over
-// two streams. The host waits only for its batch and for the end.
+// two streams. The host waits only for its batch and for the end. Whatever changes from step to step is in
+// memory that the device reads (the batch, the learning rate, what ptb_update holds), so that a step can be
+// recorded as a graph and replayed; dropout's seeds and packed batches' number of targets are not, and are
+// refused with a graph (step_config.c).
 #include "strategies/trainer.h"
 
 #include "core/clock.h"
 #include "core/log.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 static ptb_span span(const ptb_trainer *t, ptb_span_kind kind, ptb_phase phase, int lane, int unit,
                      const char *name)
@@ -109,7 +114,7 @@ static ptb_status reduce_loss(ptb_trainer *t)
         PTB_TRY(ptb_comm_collective(t->comm, &call, t->communication));
         PTB_TRY(ptb_mark_close(mark, t->config.trace, t->communication));
     }
-    return ptb_stream_copy(t->communication, &t->seen->loss, t->loss, sizeof *t->loss);
+    return ptb_stream_copy(t->communication, &t->shared->loss, t->loss, sizeof *t->loss);
 }
 
 static ptb_status tell_ready(void *context, size_t unit, size_t first)
@@ -141,8 +146,9 @@ static ptb_status backward(ptb_trainer *t)
 static ptb_status optimize(ptb_trainer *t)
 {
     PTB_TRY(t->data->ops->optimize(t->data));
-    PTB_TRY(ptb_stream_copy(t->compute, &t->seen->update, t->update, sizeof t->seen->update));
-    return ptb_stream_copy(t->compute, &t->seen->sum_squares, t->sum_squares, sizeof t->seen->sum_squares);
+    PTB_TRY(ptb_stream_copy(t->compute, &t->shared->update, t->update, sizeof t->shared->update));
+    return ptb_stream_copy(t->compute, &t->shared->sum_squares, t->sum_squares,
+                           sizeof t->shared->sum_squares);
 }
 
 static ptb_status take_batch(ptb_trainer *t)
@@ -161,6 +167,7 @@ static ptb_status take_batch(ptb_trainer *t)
 static ptb_status enqueue(ptb_trainer *t)
 {
     bool overlap = t->config.overlap;
+    PTB_TRY(ptb_stream_copy(t->compute, &t->update->rate, &t->shared->rate, sizeof t->shared->rate));
     PTB_TRY(t->data->ops->begin_step(t->data, t->steps));
     for (t->micro_batch = 0; t->micro_batch < t->config.micro_batches; t->micro_batch++) {
         bool is_last = t->micro_batch + 1 == t->config.micro_batches;
@@ -175,12 +182,78 @@ static ptb_status enqueue(ptb_trainer *t)
     return optimize(t);
 }
 
+// What the compute stream does from here on comes after everything that is enqueued: a recording must come
+// back to the stream that it began on.
+static ptb_status join(ptb_trainer *t)
+{
+    PTB_TRY(ptb_event_record(t->joined, t->communication));
+    return ptb_event_wait(t->compute, t->joined);
+}
+
+static ptb_status record_graph(ptb_trainer *t)
+{
+    ptb_data *data = t->data;
+    uint64_t collective_bytes = data->collective_bytes;
+    double wire_bytes = data->wire_bytes;
+    PTB_TRY(ptb_graph_begin(t->compute));
+    ptb_status status = enqueue(t);
+    if (status == PTB_OK)
+        status = join(t);
+    ptb_status ended = ptb_graph_end(t->compute, &t->graph);
+    PTB_TRY(status);
+    PTB_TRY(ended);
+    // The launches count, not the recording.
+    t->graph_counted = t->batch.counted;
+    t->graph_collective_bytes = data->collective_bytes - collective_bytes;
+    t->graph_wire_bytes = data->wire_bytes - wire_bytes;
+    data->collective_bytes = collective_bytes;
+    data->wire_bytes = wire_bytes;
+    return PTB_OK;
+}
+
+static ptb_status launch_graph(ptb_trainer *t)
+{
+    if (t->batch.counted != t->graph_counted) {
+        ptb_error("the batch of step %" PRIu64 " has %" PRIu64 " targets and the recorded one %" PRIu64
+                  "; leave --graph out for this data",
+                  t->steps, t->batch.counted, t->graph_counted);
+        return PTB_UNSUPPORTED;
+    }
+    t->data->collective_bytes += t->graph_collective_bytes;
+    t->data->wire_bytes += t->graph_wire_bytes;
+    return ptb_graph_launch(t->graph, t->compute);
+}
+
+// The first step is enqueued as it is: what libraries do once they do there.
+static ptb_status run_step(ptb_trainer *t)
+{
+    if (!t->config.graph || t->steps == 0)
+        return enqueue(t);
+    if (!t->graph)
+        PTB_TRY(record_graph(t));
+    return launch_graph(t);
+}
+
+// The batch moves to the place that the graph reads.
+static void place_batch(ptb_trainer *t)
+{
+    ptb_prefetch_batch *batch = &t->batch;
+    size_t tokens = t->rows * (size_t)t->config.micro_batches, bytes = tokens * sizeof *t->input;
+    memcpy(t->input, batch->inputs, bytes);
+    memcpy(t->input + tokens, batch->targets, bytes);
+    if (batch->start)
+        memcpy(t->input + 2 * tokens, batch->start, bytes);
+    batch->inputs = t->input;
+    batch->targets = t->input + tokens;
+    batch->start = batch->start ? t->input + 2 * tokens : NULL;
+}
+
 static void record_step(ptb_trainer *t)
 {
     const ptb_optimizer *optimizer = &t->config.optimizer;
-    t->losses[t->steps] = t->seen->loss;
+    t->losses[t->steps] = t->shared->loss;
     t->norms[t->steps] =
-        ptb_optimizer_needs_norm(optimizer) ? t->seen->update.norm : sqrt(t->seen->sum_squares);
+        ptb_optimizer_needs_norm(optimizer) ? t->shared->update.norm : sqrt(t->shared->sum_squares);
     t->rates[t->steps] = ptb_optimizer_rate(optimizer, t->steps);
     t->steps++;
 }
@@ -194,9 +267,12 @@ ptb_status ptb_trainer_step(ptb_trainer *t)
     ptb_span frame = span(t, PTB_SPAN_STEP, PTB_PHASE_NONE, PTB_LANE_MAIN, -1, "step");
     frame.microbatch = -1;
     frame.begin_ns = ptb_clock_ns();
-    t->scales[t->steps] = (double)t->seen->update.loss_scale;
+    t->scales[t->steps] = (double)t->shared->update.loss_scale;
     PTB_TRY(take_batch(t));
-    PTB_TRY(enqueue(t));
+    t->shared->rate = (float)ptb_optimizer_rate(&t->config.optimizer, t->steps);
+    if (t->config.graph)
+        place_batch(t);
+    PTB_TRY(run_step(t));
     ptb_status computed = ptb_stream_sync(t->compute), communicated = ptb_stream_sync(t->communication);
     frame.end_ns = ptb_clock_ns();
     ptb_trace_record(t->config.trace, &frame);

@@ -373,7 +373,7 @@ static ptb_status update_unit(ddp *d, size_t unit, bool sums)
     PTB_TRY(open_span(d, (int)unit, ptb_optimizer_name(e->optimizer)));
     if (sums)
         PTB_TRY(add_squares(d, u->first, u->count, unit + 1 < e->layout->units));
-    PTB_TRY(ptb_optimizer_update(e->optimizer, e->kernels, e->compute, e->update, d->base.step, u, &memory));
+    PTB_TRY(ptb_optimizer_update(e->optimizer, e->kernels, e->compute, e->update, u, &memory));
     return close_span(d);
 }
 

@@ -335,11 +335,12 @@ typedef struct {
 
 // ---- optimizer
 
-// What an update needs that depends on data; device memory, one a rank. The host sets it up; optimizer_begin
-// and optimizer_end keep it.
+// What an update needs that changes from step to step; device memory, one a rank, so that a step which was
+// recorded can be replayed. The host sets it up and writes the rate; update_begin keeps the rest.
 typedef struct {
     float factor;                    // every gradient is multiplied by this: 1 / loss scale, and clipping
     float loss_scale;                // of the next loss; 1 but in f16
+    float rate;                      // learning rate of this step
     uint32_t skip;                   // 1: some gradient is not finite; parameters and moments stay
     uint32_t good, skipped;          // steps since the scale last changed; steps skipped so far
     uint64_t applied;                // updates done, this one included
@@ -368,7 +369,8 @@ typedef struct {
 } ptb_update_begin;
 
 // Decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2): with g = factor * gradient, m and v are
-// running means of g and its square; parameter -= rate * (m / correction1 / (sqrt(v / correction2) + epsilon)
+// running means of g and its square; parameter -= update->rate * (m / correction1 / (sqrt(v / correction2) +
+// epsilon)
 // + decay * parameter); corrections are 1 - beta^applied. Nothing changes when update->skip.
 typedef struct {
     float *parameter, *m, *v; /* [count] */
@@ -376,20 +378,19 @@ typedef struct {
     void *rounded;            /* [count]: the new parameter in `type`; NULL: none */
     const ptb_update *update;
     size_t count;
-    float rate, beta1, beta2, epsilon, decay;
+    float beta1, beta2, epsilon, decay;
     ptb_dtype type;
 } ptb_adamw;
 
 // Momentum (Sutskever et al. 2013, PyTorch's form): m = momentum * m + g + decay * parameter; parameter -=
-// rate
-// * m. m NULL: momentum 0.
+// update->rate * m. m NULL: momentum 0.
 typedef struct {
     float *parameter, *m; /* [count] */
     const float *gradient;
     void *rounded;
     const ptb_update *update;
     size_t count;
-    float rate, momentum, decay;
+    float momentum, decay;
     ptb_dtype type;
 } ptb_sgd;
 

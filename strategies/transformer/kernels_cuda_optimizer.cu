@@ -110,8 +110,8 @@ template <typename T> struct adamw {
     {
         if (a.update->skip)
             return;
-        float factor = a.update->factor, keep = 1 - a.rate * a.decay, rounded[N];
-        float scale = __fdividef(a.rate, (float)(1 - a.update->beta1_power));
+        float factor = a.update->factor, rate = a.update->rate, keep = 1 - rate * a.decay, rounded[N];
+        float scale = __fdividef(rate, (float)(1 - a.update->beta1_power));
         float root = __fdividef(1, (float)(1 - a.update->beta2_power));
 #pragma unroll
         for (int e = 0; e < N; e++) {
@@ -154,7 +154,7 @@ template <typename T, bool momentum> struct sgd {
             float g = factor * x.g.at[e] + a.decay * x.p.at[e];
             if constexpr (momentum)
                 x.m.at[e] = g += a.momentum * x.m.at[e];
-            rounded[e] = x.p.at[e] -= a.rate * g;
+            rounded[e] = x.p.at[e] -= a.update->rate * g;
         }
         if constexpr (momentum)
             ptb_store_pack<N>(a.m + i, x.m);

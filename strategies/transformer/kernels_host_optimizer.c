@@ -142,8 +142,8 @@ ptb_status ptb_host_run_adamw(void *arg)
         return PTB_OK;
     adamw_numbers n = {
         .factor = u->factor,
-        .keep = 1 - a->rate * a->decay,
-        .scale = a->rate / (float)(1 - u->beta1_power),
+        .keep = 1 - u->rate * a->decay,
+        .scale = u->rate / (float)(1 - u->beta1_power),
         .root = 1 / (float)(1 - u->beta2_power),
         .epsilon = a->epsilon,
         .beta1 = a->beta1,
@@ -159,7 +159,7 @@ ptb_status ptb_host_run_adamw(void *arg)
     return PTB_OK;
 }
 
-PTB_INLINE ptb_vec sgd_step(const ptb_sgd *a, float factor, size_t i, size_t count)
+PTB_INLINE ptb_vec sgd_step(const ptb_sgd *a, float factor, float rate, size_t i, size_t count)
 {
     ptb_vec p = ptb_vec_load_some(PTB_F32, a->parameter, i, count);
     ptb_vec g = factor * ptb_vec_load_some(PTB_F32, a->gradient, i, count) + a->decay * p;
@@ -167,21 +167,22 @@ PTB_INLINE ptb_vec sgd_step(const ptb_sgd *a, float factor, size_t i, size_t cou
         g += a->momentum * ptb_vec_load_some(PTB_F32, a->m, i, count);
         ptb_vec_store_some(PTB_F32, a->m, i, count, g);
     }
-    p -= a->rate * g;
+    p -= rate * g;
     ptb_vec_store_some(PTB_F32, a->parameter, i, count, p);
     return p;
 }
 
-PTB_HOST_BODY sgd_chunk(ptb_dtype type, const ptb_sgd *args, float factor, bool stream, size_t i, size_t end)
+PTB_HOST_BODY sgd_chunk(ptb_dtype type, const ptb_sgd *args, float factor, float rate, bool stream, size_t i,
+                        size_t end)
 {
     const ptb_sgd a = *args; // a copy: stores can not be taken to change it
     for (; i + PTB_LANES <= end; i += PTB_LANES) {
-        ptb_vec p = sgd_step(&a, factor, i, PTB_LANES);
+        ptb_vec p = sgd_step(&a, factor, rate, i, PTB_LANES);
         if (a.rounded)
             ptb_host_store(stream, type, a.rounded, i, PTB_LANES, p);
     }
     if (i < end) {
-        ptb_vec p = sgd_step(&a, factor, i, end - i);
+        ptb_vec p = sgd_step(&a, factor, rate, i, end - i);
         if (a.rounded)
             ptb_vec_store_some(type, a.rounded, i, end - i, p);
     }
@@ -194,11 +195,11 @@ ptb_status ptb_host_run_sgd(void *arg)
     const ptb_update *u = a->update;
     if (u->skip)
         return PTB_OK;
-    float factor = u->factor;
+    float factor = u->factor, rate = u->rate;
     bool stream = ptb_host_streams(a->rounded, a->count * ptb_dtype_size(a->type), PTB_HOST_LINE, NULL, NULL);
 #pragma omp parallel for schedule(static) if (a->count > PTB_HOST_SERIAL)
     for (size_t first = 0; first < a->count; first += PTB_HOST_CHUNK)
-        PTB_HOST_TYPED(sgd_chunk, a->type, a, factor, stream, first,
+        PTB_HOST_TYPED(sgd_chunk, a->type, a, factor, rate, stream, first,
                        ptb_host_least(a->count, first + PTB_HOST_CHUNK));
     return PTB_OK;
 }

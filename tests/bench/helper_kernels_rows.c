@@ -484,18 +484,17 @@ static int bench_optimizer(bench *b, ptb_stream *stream, ptb_dtype type, size_t 
     size_t n = rows * width;
     double count = (double)n, sum;
     bool rounds = type != PTB_F32;
-    ptb_update update = {.factor = 1, .beta1_power = 0.9, .beta2_power = 0.95};
+    ptb_update update = {.factor = 1, .rate = 1e-4f, .beta1_power = 0.9, .beta2_power = 0.95};
     float *parameter = take(b, PTB_F32, n), *m = take(b, PTB_F32, n), *v = take_positive(b, n);
     float *gradient = take(b, PTB_F32, n);
     void *rounded = rounds ? take(b, type, n) : NULL;
     {
-        ptb_adamw args = {parameter, m,    v,     gradient, rounded, &update, n,
-                          1e-4f,     0.9f, 0.95f, 1e-8f,    0.1f,    type};
+        ptb_adamw args = {parameter, m, v, gradient, rounded, &update, n, 0.9f, 0.95f, 1e-8f, 0.1f, type};
         CASE(adamw, "adamw", .bytes = count * (rounds ? 30 : 28), .divisions = count, .roots = count,
              .others = operations(type, 10, 0, 1) * count);
     }
     {
-        ptb_sgd args = {parameter, m, gradient, rounded, &update, n, 1e-4f, 0.9f, 0.1f, type};
+        ptb_sgd args = {parameter, m, gradient, rounded, &update, n, 0.9f, 0.1f, type};
         CASE(sgd, "sgd", .bytes = count * (rounds ? 22 : 20), .others = operations(type, 5, 0, 1) * count);
     }
     if (!rounds) {

@@ -155,7 +155,6 @@ static void step_adamw(fixture *f, state_arrays *s, array gradient, const ptb_up
                       .rounded = rounded ? s->rounded.data : NULL,
                       .update = update,
                       .count = s->count,
-                      .rate = 0.01f,
                       .beta1 = 0.9f,
                       .beta2 = 0.95f,
                       .epsilon = 1e-8f,
@@ -179,7 +178,7 @@ static void check_adamw(fixture *f, ptb_dtype type, size_t count, bool rounded)
             s.square[i] = 0.95 * s.square[i] + 0.05 * g * g;
             s.p[i] -= 0.01 * (s.mean[i] / c1 / (sqrt(s.square[i] / c2) + 1e-8) + 0.3 * s.p[i]);
         }
-        ptb_update update = {.factor = factor, .beta1_power = 1 - c1, .beta2_power = 1 - c2};
+        ptb_update update = {.factor = factor, .rate = 0.01f, .beta1_power = 1 - c1, .beta2_power = 1 - c2};
         step_adamw(f, &s, gradient, &update, rounded);
     }
     assert_close("parameter", s.parameter, s.p, 0);
@@ -209,7 +208,6 @@ static void step_sgd(fixture *f, state_arrays *s, array gradient, const ptb_upda
                     .rounded = rounded ? s->rounded.data : NULL,
                     .update = update,
                     .count = s->count,
-                    .rate = 0.05f,
                     .momentum = 0.9f,
                     .decay = 0.3f,
                     .type = s->rounded.type};
@@ -220,7 +218,7 @@ static void check_sgd(fixture *f, ptb_dtype type, size_t count, bool momentum, b
 {
     bag b = {.f = f};
     state_arrays s = make_state(&b, type, count);
-    ptb_update update = {.factor = factor};
+    ptb_update update = {.factor = factor, .rate = 0.05f};
     for (int step = 1; step <= STEPS; step++) {
         array gradient = array_numbers(&b, PTB_F32, count, 10 + (uint64_t)step);
         for (size_t i = 0; i < count; i++) {
@@ -255,7 +253,7 @@ static void test_skip(void **state)
     array gradient = array_numbers(&b, PTB_F32, N, 3), p0 = array_copy(&b, s.parameter),
           m0 = array_copy(&b, s.m);
     array v0 = array_copy(&b, s.v), rounded0 = array_copy(&b, s.rounded);
-    ptb_update update = {.factor = 1, .skip = 1, .beta1_power = 0.9, .beta2_power = 0.95};
+    ptb_update update = {.factor = 1, .rate = 0.05f, .skip = 1, .beta1_power = 0.9, .beta2_power = 0.95};
     array_set(gradient, 50, INFINITY);
     step_adamw(f, &s, gradient, &update, true);
     step_sgd(f, &s, gradient, &update, true, true);
@@ -269,7 +267,7 @@ static size_t run_threads(bag *b, ptb_dtype type, array *results)
     enum { N = 70001 };
     state_arrays s = make_state(b, type, N), t = make_state(b, type, N);
     array gradient = array_numbers(b, PTB_F32, N, 3), sum = array_new(b, PTB_F64, 1);
-    ptb_update update = {.factor = factor, .beta1_power = 0.9, .beta2_power = 0.95};
+    ptb_update update = {.factor = factor, .rate = 0.01f, .beta1_power = 0.9, .beta2_power = 0.95};
     step_adamw(b->f, &s, gradient, &update, true);
     step_sgd(b->f, &t, gradient, &update, true, true);
     array_set(sum, 0, sum_squares(b->f, gradient, 0, false));

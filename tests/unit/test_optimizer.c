@@ -56,12 +56,13 @@ static void run(fixture *f, const ptb_optimizer *o, numbers_of *x, int steps)
     for (size_t i = 0; i < ptb_optimizer_moments(o); i++)
         memory.moment[i] = x->moment[i];
     for (int s = 0; s < steps; s++) {
+        x->update.rate = (float)ptb_optimizer_rate(o, (uint64_t)s);
         ptb_sum_squares squares = {.sum = &x->sum_squares, .values = x->gradients, .count = COUNT};
         assert_int_equal(f->kernels->sum_squares(f->stream, &squares), PTB_OK);
         assert_int_equal(ptb_optimizer_begin(o, f->kernels, f->stream, &x->update,
                                              ptb_optimizer_needs_norm(o) ? &x->sum_squares : NULL),
                          PTB_OK);
-        finish(f, ptb_optimizer_update(o, f->kernels, f->stream, &x->update, (uint64_t)s, &unit, &memory));
+        finish(f, ptb_optimizer_update(o, f->kernels, f->stream, &x->update, &unit, &memory));
     }
 }
 

@@ -207,11 +207,24 @@ static void test_batch(void **state)
     assert_int_equal(batch, 30); // outputs are set on success alone
 }
 
+// A recorded step replays what the host decided when it was recorded.
+static void test_graph(void **state)
+{
+    (void)state;
+    ptb_step_config config = {.graph = true};
+    assert_int_equal(ptb_step_check(&config, 0), PTB_OK);
+    assert_int_equal(ptb_step_check(&config, 0.1), PTB_USAGE);
+    config.pack = true;
+    assert_int_equal(ptb_step_check(&config, 0), PTB_USAGE);
+    config.graph = false;
+    assert_int_equal(ptb_step_check(&config, 0.1), PTB_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keys),      cmocka_unit_test(test_room),  cmocka_unit_test(test_preset),
-        cmocka_unit_test(test_positions), cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_positions), cmocka_unit_test(test_batch), cmocka_unit_test(test_graph),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

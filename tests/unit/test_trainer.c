@@ -22,7 +22,7 @@ enum { STEPS = 12, RANKS_MAX = 4, BATCH = 12, BUCKET = 4096 };
 // What a run is asked for; zeros stand for the plain case.
 typedef struct {
     int ranks;
-    bool without_overlap, pack, frozen; // frozen: the learning rate is 0
+    bool without_overlap, pack, frozen, graph; // frozen: the learning rate is 0
     int64_t sequence, micro_batches, recompute_every;
     ptb_recompute recompute;
     ptb_dtype type, reduce_type;
@@ -80,7 +80,7 @@ static ptb_status train(ptb_world *world, training *run, ptb_trainer *t)
         memcpy(run->scales, t->scales, sizeof run->scales);
         memcpy(run->rates, t->rates, sizeof run->rates);
         ptb_trainer_memory(&t->config, run->bytes);
-        run->update = t->seen->update;
+        run->update = t->shared->update;
         run->collective_bytes = t->data->collective_bytes;
         run->wire_bytes = t->data->wire_bytes;
         run->elements = t->config.layout->count;
@@ -154,6 +154,7 @@ static ptb_trainer_config configure(ptb_world *world, const settings *s, const p
         .seed = 1,
         .bucket_bytes = BUCKET,
         .overlap = !s->without_overlap,
+        .graph = s->graph,
         .threads = 1,
         .max_steps = STEPS,
     };
@@ -306,6 +307,32 @@ static void test_recompute(void **state)
     }
 }
 
+// A recorded step, replayed with other batches and learning rates, is the step that is enqueued anew.
+static void test_graph(void **state)
+{
+    (void)state;
+    const ptb_device_ops *ops = (const ptb_device_ops *)ptb_registry_find(PTB_KIND_DEVICE, device_name());
+    if (!ops->graph_begin)
+        skip(); // the host
+    for (int ranks = 1; ranks <= 2; ranks++)
+        for (int i = 0; i < 4; i++) {
+            settings s = {.ranks = ranks,
+                          .without_overlap = i == 1,
+                          .micro_batches = i == 2 ? 3 : 1,
+                          .type = i == 3 ? PTB_F16 : PTB_F32,
+                          .loss_scale = i == 3 ? 16777216 : 1};
+            training enqueued = run_training(s);
+            s.graph = true;
+            training replayed = run_training(s);
+            assert_memory_equal(replayed.losses[0], enqueued.losses[0], sizeof enqueued.losses[0]);
+            assert_memory_equal(replayed.norms, enqueued.norms, sizeof enqueued.norms);
+            assert_memory_equal(replayed.scales, enqueued.scales, sizeof enqueued.scales);
+            assert_true(replayed.hash[0] == enqueued.hash[0]);
+            assert_int_equal(replayed.collective_bytes, enqueued.collective_bytes);
+            assert_true(fabs(replayed.wire_bytes - enqueued.wire_bytes) < 1);
+        }
+}
+
 static void test_sgd(void **state)
 {
     (void)state;
@@ -426,10 +453,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks),         cmocka_unit_test(test_overlap),
         cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_sharding),
-        cmocka_unit_test(test_recompute),     cmocka_unit_test(test_sgd),
-        cmocka_unit_test(test_clip),          cmocka_unit_test(test_mixed),
-        cmocka_unit_test(test_loss_scale),    cmocka_unit_test(test_state_bytes),
-        cmocka_unit_test(test_too_large),
+        cmocka_unit_test(test_recompute),     cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_sgd),           cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_mixed),         cmocka_unit_test(test_loss_scale),
+        cmocka_unit_test(test_state_bytes),   cmocka_unit_test(test_too_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
