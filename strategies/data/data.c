@@ -7,7 +7,7 @@
 
 // Two pieces of host memory that copies pass without staging: one is copied while the host is busy with the
 // other.
-enum { PIECE = 1 << 19, PIECES = 2 }; // elements: 2 MiB a piece
+enum { PIECE = 1 << 20, PIECES = 2 }; // elements: 4 MiB a piece
 typedef struct {
     ptb_device *device;
     float *memory[PIECES]; /* [PIECE] */

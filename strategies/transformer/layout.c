@@ -6,10 +6,13 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 32, FILL_PIECE = 16384 }; // elements
+enum { ALIGN = 32, FILL_PIECE = 16384, FILL_THREADS_MAX = 63 }; // the first two in elements
 
 static size_t rounded_up(size_t count)
 {
@@ -346,15 +349,43 @@ static void fill_piece(const ptb_layout *layout, uint64_t seed, size_t first, si
         fill_unit(layout, seed, u, first, first + count, values);
 }
 
+// A range that several threads fill, a piece at a time.
+typedef struct {
+    const ptb_layout *layout;
+    uint64_t seed;
+    size_t first, count;
+    float *values;
+    _Atomic size_t next; // element of the range that nobody has taken yet
+} filling;
+
+static void *fill_pieces(void *arg)
+{
+    filling *f = arg;
+    for (size_t at; (at = atomic_fetch_add(&f->next, FILL_PIECE)) < f->count;) {
+        size_t n = f->count - at < FILL_PIECE ? f->count - at : FILL_PIECE;
+        fill_piece(f->layout, f->seed, f->first + at, n, f->values + at);
+    }
+    return NULL;
+}
+
+// Threads of its own, which end here: more threads of OpenMP than processors would make those of the kernels
+// wait less eagerly for all the time that follows. Fewer, where no more can be started.
 void ptb_layout_fill_range(const ptb_layout *layout, uint64_t seed, size_t first, size_t count, int threads,
                            float *values)
 {
-    size_t pieces = (count + FILL_PIECE - 1) / FILL_PIECE;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (pieces > 4)
-    for (size_t i = 0; i < pieces; i++) {
-        size_t at = i * FILL_PIECE, n = count - at < FILL_PIECE ? count - at : FILL_PIECE;
-        fill_piece(layout, seed, first + at, n, values + at);
-    }
+    filling f = {layout, seed, first, count, values, 0};
+    pthread_t helper[FILL_THREADS_MAX];
+    size_t wanted = count / FILL_PIECE < (size_t)threads ? count / FILL_PIECE : (size_t)threads, started = 0;
+    sigset_t all, before; // signals are for the main thread
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (started + 1 < wanted && started < FILL_THREADS_MAX &&
+           pthread_create(&helper[started], NULL, fill_pieces, &f) == 0)
+        started++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    fill_pieces(&f);
+    while (started > 0)
+        pthread_join(helper[--started], NULL);
 }
 
 void ptb_layout_fill(const ptb_layout *layout, uint64_t seed, size_t unit, float *parameters)
