@@ -147,8 +147,9 @@ ptb_status ptb_cuda_event_record(ptb_event *event, ptb_stream *stream)
         PTB_CUDA_ON(stream, cudaEventRecord(e->event, s));
         return PTB_OK;
     }
-    PTB_CUDA_ON(stream, cudaEventRecord(e->inner, s));
+    // In this order: who waits for the inner one has joined the node that the other one is.
     PTB_CUDA_ON(stream, cudaEventRecordWithFlags(e->event, s, cudaEventRecordExternal));
+    PTB_CUDA_ON(stream, cudaEventRecord(e->inner, s));
     return PTB_OK;
 }
 
