@@ -24,7 +24,8 @@ typedef struct {
 } event_record;
 
 typedef struct event_buffer {
-    size_t capacity;
+    size_t room;                // records that it has
+    size_t capacity;            // of them, that the recording in work may take
     struct event_buffer *older; // kept until release: an event of it may still end
     event_record records[];
 } event_buffer;
@@ -182,35 +183,32 @@ ptb_status ptb_nccl_events_start(size_t capacity)
     event_buffer *buffer = atomic_load(&events.buffer);
     if (capacity > UINT32_MAX - 1)
         capacity = UINT32_MAX - 1;
-    if (!buffer || buffer->capacity < capacity) {
+    if (!buffer || buffer->room < capacity) {
         event_buffer *larger = malloc(sizeof *larger + capacity * sizeof(event_record));
         if (!larger) {
             ptb_error("no memory for %zu events of NCCL (%zu bytes); record fewer steps", capacity,
                       capacity * sizeof(event_record));
             return PTB_NO_MEMORY;
         }
-        larger->capacity = capacity;
+        larger->room = capacity;
         larger->older = buffer;
         buffer = larger;
     }
     atomic_fetch_add(&events.generation, 1);
-    memset(buffer->records, 0, buffer->capacity * sizeof(event_record)); // touched before the run
-    atomic_store(&events.buffer, buffer);
     atomic_store(&events.taken, 0);
+    buffer->capacity = capacity;
+    memset(buffer->records, 0, capacity * sizeof(event_record)); // touched before the run
+    atomic_store(&events.buffer, buffer);
     atomic_store(&events.lag_ns, INT64_MAX);
     atomic_store(&events.open, true);
     return PTB_OK;
-}
-
-void ptb_nccl_events_stop(void)
-{
-    atomic_store(&events.open, false);
 }
 
 // ---- reading
 
 void ptb_nccl_profiler_spans(ptb_trace *trace, size_t *dropped, size_t *open)
 {
+    atomic_store(&events.open, false);
     event_buffer *buffer = atomic_load(&events.buffer);
     size_t taken = atomic_load(&events.taken), capacity = buffer ? buffer->capacity : 0, still = 0;
     size_t count = taken < capacity ? taken : capacity;

@@ -7,9 +7,9 @@
 #include "core/status.h"
 #include "profiler/nccl_profiler_abi.h"
 
-// Begins a recording of at most `capacity` events; what was recorded before is forgotten. NO_MEMORY, logged.
+// Begins a recording of at most `capacity` events; what was recorded before is forgotten. It ends when the
+// spans are read: proxies tell of an operation after the stream has done it. NO_MEMORY, logged.
 ptb_status ptb_nccl_events_start(size_t capacity);
-void ptb_nccl_events_stop(void); // no event is opened any more; those that are open may still end
 // NULL: not recorded. rank: of the communicator that the event belongs to.
 void *ptb_nccl_events_open(const ptb_nccl_event *event, int rank);
 void ptb_nccl_events_close(void *handle);

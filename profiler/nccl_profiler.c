@@ -268,5 +268,4 @@ void ptb_nccl_profiler_stop(void)
     plugin.spans = false;
     set_mask();
     pthread_mutex_unlock(&plugin.mutex);
-    ptb_nccl_events_stop();
 }

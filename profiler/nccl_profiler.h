@@ -49,7 +49,9 @@ enum {
     PTB_NCCL_LANE_NETWORK = 230, // requests of the network plug-in
     PTB_NCCL_LANE_WIDTH = 32,
 };
-// Records all events of all communicators as spans, at most `capacity`, until stop. NO_MEMORY, logged.
+// Records the events of all communicators' operations that are enqueued until stop as spans, at most
+// `capacity`. NCCL tells of their inside from threads of its own, which may be later than the stream has done
+// them: until the spans are read. NO_MEMORY, logged.
 ptb_status ptb_nccl_profiler_start(size_t capacity);
 void ptb_nccl_profiler_stop(void);
 // Adds what was recorded since start to the trace, as spans of kind PTB_SPAN_INSIDE; dropped: how many did

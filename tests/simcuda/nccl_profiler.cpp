@@ -25,7 +25,7 @@ struct watched_work {
     bool begun;
 };
 
-struct {
+struct profiler_state {
     std::mutex mutex;
     bool tried;
     const ptb_nccl_profiler_plugin *plugin;
@@ -33,7 +33,9 @@ struct {
     std::deque<watched_work> work;
     std::condition_variable come;
     bool has_thread;
-} state;
+};
+// Never destroyed: the thread waits in it when the program ends.
+profiler_state &state = *new profiler_state();
 
 const ptb_nccl_profiler_plugin *load(void)
 {

@@ -25,7 +25,7 @@ scenario() {
 }
 
 scenario 2 choices ""
-scenario 4 choices "" "NCCL has no algorithm 'rign'; did you mean ring"
+scenario 4 choices "" "NCCL has no algorithm 'rign'; did you mean 'ring'"
 scenario 2 choices "nccl_profiler=6"
 scenario 4 refused ""
 NCCL_PROFILER_PLUGIN=none scenario 2 unconfirmed ""
