@@ -194,6 +194,7 @@ ptb_status ptb_nccl_events_start(size_t capacity)
         larger->older = buffer;
         buffer = larger;
     }
+    atomic_store(&events.open, false);
     atomic_fetch_add(&events.generation, 1);
     atomic_store(&events.taken, 0);
     buffer->capacity = capacity;
