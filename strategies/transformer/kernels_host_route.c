@@ -3,10 +3,8 @@
 // the result is the same, bit by bit, for any number of threads.
 #include "strategies/transformer/kernels_host.h"
 #include "strategies/transformer/kernels_host_vector.h"
+#include "strategies/transformer/route.h"
 
-#include "core/log.h"
-
-#include <inttypes.h>
 #include <omp.h>
 
 enum { PIECES = 256 }; // of the rows; each is one thread's
@@ -234,27 +232,10 @@ static void route_share(const ptb_route *a, const int32_t **counted, double *sum
             sums[p] = balance_rows(a, piece_row(a->rows, p), piece_row(a->rows, p + 1), totals);
 }
 
-static ptb_status check_route(size_t rows, size_t experts, size_t top_k)
-{
-    if (experts && experts <= PTB_EXPERTS_MAX && top_k && top_k <= experts && rows <= INT32_MAX / top_k)
-        return PTB_OK;
-    ptb_error("a router of %zu experts with top-%zu of %zu rows: expected 1 to %d experts, from 1 to all of "
-              "them chosen, and at most %d choices in all",
-              experts, top_k, rows, PTB_EXPERTS_MAX, INT32_MAX);
-    return PTB_USAGE;
-}
-
-// balance * experts * sum_e f_e P_e = this * sum over rows and experts of counts * probabilities
-static double balance_factor(double balance, double scale, size_t rows, size_t experts, size_t top_k)
-{
-    double n = rows ? (double)rows : 1;
-    return scale * balance * (double)experts / (n * n * (double)top_k);
-}
-
 ptb_status ptb_host_run_route(void *arg)
 {
     const ptb_route *a = arg;
-    PTB_TRY(check_route(a->rows, a->experts, a->top_k));
+    PTB_TRY(ptb_route_check(a->rows, a->experts, a->top_k));
     const int32_t *counted[omp_get_max_threads()];
     double sums[PIECES], sum = 0;
 #pragma omp parallel
@@ -262,7 +243,7 @@ ptb_status ptb_host_run_route(void *arg)
     if (a->loss) {
         for (size_t p = 0; p < PIECES; p++)
             sum += sums[p];
-        *a->loss += balance_factor(a->balance, a->scale, a->rows, a->experts, a->top_k) * sum;
+        *a->loss += ptb_route_balance_factor(a->balance, a->scale, a->rows, a->experts, a->top_k) * sum;
     }
     return PTB_OK;
 }
@@ -317,8 +298,8 @@ ptb_status ptb_host_run_route_gradient(void *arg)
 {
     const ptb_route_gradient *a = arg;
     size_t experts = a->experts;
-    PTB_TRY(check_route(a->rows, experts, a->top_k));
-    double factor = balance_factor(a->balance, a->scale, a->rows, experts, a->top_k);
+    PTB_TRY(ptb_route_check(a->rows, experts, a->top_k));
+    double factor = ptb_route_balance_factor(a->balance, a->scale, a->rows, experts, a->top_k);
     float balance[PTB_EXPERTS_MAX]; // gradient of the balance loss to a probability of expert e
     for (size_t e = 0; e < experts; e++)
         balance[e] = (float)(factor * (double)(a->factor ? *a->factor : 1) * (double)a->counts[e]);

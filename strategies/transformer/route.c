@@ -1,0 +1,14 @@
+#include "strategies/transformer/route.h"
+
+#include "core/log.h"
+#include "strategies/transformer/kernels.h"
+
+ptb_status ptb_route_check(size_t rows, size_t experts, size_t top_k)
+{
+    if (experts && experts <= PTB_EXPERTS_MAX && top_k && top_k <= experts && rows <= INT32_MAX / top_k)
+        return PTB_OK;
+    ptb_error("a router of %zu experts with top-%zu of %zu rows: expected 1 to %d experts, from 1 to all of "
+              "them chosen, and at most %d choices in all",
+              experts, top_k, rows, PTB_EXPERTS_MAX, INT32_MAX);
+    return PTB_USAGE;
+}
