@@ -2,18 +2,22 @@
 #include "tests/unit/kernels_rows.h"
 
 enum { VOCABULARY = 7, POSITIONS = 9, SEQUENCE = 4, ROWS = 8, OFFSET = 3 };
-static const int32_t tokens[ROWS] = {4, 0, 1, 4, 4, 2, 0, 0}; // 3, 5 and 6 never
-static const int32_t starts[ROWS] = {0, 0, 2, 2, 1, 1, 4, 5}; // documents of a packed batch
+static const int32_t some_tokens[ROWS] = {4, 0, 1, 4, 4, 2, 0, 0}; // 3, 5 and 6 never
+static const int32_t some_starts[ROWS] = {0, 0, 2, 2, 1, 1, 4, 5}; // documents of a packed batch
 
 typedef struct {
     array table, positions, out, d_out, d_table, d_positions;
-    const int32_t *start;
+    const int32_t *tokens; /* [ROWS] */
+    const int32_t *start;  /* [ROWS], NULL: 0 */
     size_t width;
     bool has_positions;
 } embedding_arrays;
 
 static embedding_arrays make_arrays(bag *b, ptb_dtype type, size_t width)
 {
+    int32_t *tokens = bag_bytes(b, sizeof some_tokens), *starts = bag_bytes(b, sizeof some_starts);
+    memcpy(tokens, some_tokens, sizeof some_tokens);
+    memcpy(starts, some_starts, sizeof some_starts);
     return (embedding_arrays){
         .table = array_numbers(b, type, VOCABULARY * width, 1),
         .positions = array_numbers(b, type, POSITIONS * width, 2),
@@ -21,6 +25,7 @@ static embedding_arrays make_arrays(bag *b, ptb_dtype type, size_t width)
         .d_out = array_numbers(b, type, ROWS * width, 3),
         .d_table = array_numbers(b, PTB_F32, VOCABULARY * width, 4),
         .d_positions = array_numbers(b, PTB_F32, POSITIONS * width, 5),
+        .tokens = tokens,
         .start = starts,
         .width = width,
         .has_positions = true,
@@ -35,7 +40,7 @@ static size_t position_of(const embedding_arrays *a, size_t r)
 static void run_forward(fixture *f, const embedding_arrays *a)
 {
     ptb_embedding args = {.out = a->out.data,
-                          .tokens = tokens,
+                          .tokens = a->tokens,
                           .start = a->start,
                           .table = a->table.data,
                           .positions = a->has_positions ? a->positions.data : NULL,
@@ -53,7 +58,7 @@ static void run_backward(fixture *f, const embedding_arrays *a, bool accumulate_
     ptb_embedding_gradient args = {.d_table = a->d_table.data,
                                    .d_positions = a->has_positions ? a->d_positions.data : NULL,
                                    .d_out = a->d_out.data,
-                                   .tokens = tokens,
+                                   .tokens = a->tokens,
                                    .start = a->start,
                                    .rows = ROWS,
                                    .sequence = SEQUENCE,
@@ -73,7 +78,7 @@ static void check_embedding(fixture *f, ptb_dtype type, size_t width, bool packe
         bool keep_table = accumulate & 1, keep_positions = accumulate & 2;
         bag b = {.f = f};
         embedding_arrays a = make_arrays(&b, type, width);
-        a.start = packed ? starts : NULL, a.has_positions = positions;
+        a.start = packed ? a.start : NULL, a.has_positions = positions;
         double *out = bag_bytes(&b, ROWS * width * sizeof *out);
         double *d_table = array_doubles(&b, a.d_table), *d_positions = array_doubles(&b, a.d_positions);
         for (size_t i = 0; i < VOCABULARY * width; i++)
@@ -83,7 +88,7 @@ static void check_embedding(fixture *f, ptb_dtype type, size_t width, bool packe
         array positions0 = array_copy(&b, a.d_positions);
         for (size_t r = 0; r < ROWS; r++)
             for (size_t c = 0; c < width; c++) {
-                size_t p = position_of(&a, r) * width + c, v = (size_t)tokens[r] * width + c,
+                size_t p = position_of(&a, r) * width + c, v = (size_t)some_tokens[r] * width + c,
                        i = r * width + c;
                 out[i] = array_at(a.table, v) + (positions ? array_at(a.positions, p) : 0);
                 d_table[v] += array_at(a.d_out, i);
@@ -123,8 +128,8 @@ static double objective(void *context)
     double sum = 0;
     for (size_t r = 0; r < ROWS; r++)
         for (size_t c = 0; c < width; c++)
-            sum += array_at(e->a->d_out, r * width + c) *
-                   (e->table[(size_t)tokens[r] * width + c] + e->positions[position_of(e->a, r) * width + c]);
+            sum += array_at(e->a->d_out, r * width + c) * (e->table[(size_t)some_tokens[r] * width + c] +
+                                                           e->positions[position_of(e->a, r) * width + c]);
     return sum;
 }
 

@@ -45,7 +45,8 @@ typedef struct {
     array logits, d_logits, losses;
     int32_t *targets;
     size_t rows, vocabulary;
-    double loss;
+    double *loss;        /* [1] */
+    const float *factor; /* [1] */
 } loss_arrays;
 
 static const double scale = 0.125, loss_before = 100;
@@ -54,6 +55,9 @@ static const float factor = 512; // keeps small gradients normal in f16
 // spread: logits far from zero and from each other, which grow along the row.
 static loss_arrays make_arrays(bag *b, ptb_dtype type, size_t rows, size_t vocabulary, bool spread)
 {
+    double *loss = bag_bytes(b, sizeof *loss);
+    float *factor_of_call = bag_bytes(b, sizeof *factor_of_call);
+    *loss = loss_before, *factor_of_call = factor;
     loss_arrays a = {
         .logits = array_numbers(b, PTB_F32, rows * vocabulary, 1),
         .d_logits = array_new(b, type, rows * vocabulary),
@@ -61,7 +65,8 @@ static loss_arrays make_arrays(bag *b, ptb_dtype type, size_t rows, size_t vocab
         .targets = bag_bytes(b, rows * sizeof *a.targets),
         .rows = rows,
         .vocabulary = vocabulary,
-        .loss = loss_before,
+        .loss = loss,
+        .factor = factor_of_call,
     };
     for (size_t i = 0; spread && i < rows * vocabulary; i++)
         array_set(a.logits, i, array_at(a.logits, i) * 10 + 30 + (double)(i % vocabulary) * 0.01);
@@ -77,8 +82,8 @@ static void run_loss(fixture *f, loss_arrays *a, bool scaled, bool accumulate)
                               .d_logits = a->d_logits.data,
                               .targets = a->targets,
                               .losses = a->losses.data,
-                              .loss = &a->loss,
-                              .factor = scaled ? &factor : NULL,
+                              .loss = a->loss,
+                              .factor = scaled ? a->factor : NULL,
                               .rows = a->rows,
                               .vocabulary = a->vocabulary,
                               .scale = scale,
@@ -113,7 +118,7 @@ static void check_loss(fixture *f, ptb_dtype type, size_t rows, size_t vocabular
         assert_close("losses", a.losses, losses, spread ? 10 : 1);
         assert_close("d_logits", a.d_logits, d_logits, type == PTB_F16 ? 1e-3 : 1e-6);
         assert_guarded(a.logits);
-        assert_true(fabs(a.loss - sum) <= 1e-5 * fmax(1, fabs(sum)));
+        assert_true(fabs(*a.loss - sum) <= 1e-5 * fmax(1, fabs(sum)));
         bag_release(&b);
     }
 }
@@ -139,7 +144,7 @@ static void test_extremes(void **state)
     a.targets[0] = 1999;
     run_loss(*state, &a, false, false);
     double rest = (VOCABULARY - 1500 - 1) * exp(-20), loss = log1p(rest);
-    assert_true(fabs(a.loss / scale - loss) < 1e-7);
+    assert_true(fabs(*a.loss / scale - loss) < 1e-7);
     assert_true(fabs(array_at(a.d_logits, 1999) / scale + rest / (1 + rest)) < 1e-7);
     assert_true(array_at(a.d_logits, 3) < 1e-30);
     assert_true(fabs(array_at(a.d_logits, 2050) / (scale * exp(-20)) - 1) < 1e-5);
@@ -159,7 +164,7 @@ static void test_not_finite(void **state)
                 array_set(a.logits, at, bad[i]);
                 a.targets[0] = 77;
                 run_loss(*state, &a, true, false);
-                assert_true(!isfinite(a.loss) && !isfinite(array_at(a.losses, 0)));
+                assert_true(!isfinite(*a.loss) && !isfinite(array_at(a.losses, 0)));
                 assert_true(!isfinite(array_at(a.d_logits, 77)));
                 bag_release(&b);
             }
@@ -213,7 +218,7 @@ static size_t run_threads(bag *b, ptb_dtype type, array *results)
     loss_arrays a = make_arrays(b, type, 37, 1031, true);
     run_loss(b->f, &a, true, true);
     array loss = array_new(b, PTB_F64, 1);
-    array_set(loss, 0, a.loss);
+    array_set(loss, 0, *a.loss);
     array all[] = {a.d_logits, a.losses, loss};
     memcpy(results, all, sizeof all);
     return LENGTH(all);

@@ -94,12 +94,12 @@ static void route_plainly(const moe_case *c, const double *logits, double scale,
 typedef struct {
     float *probabilities, *weight;
     int32_t *expert, *slot, *offsets, *counts;
-    double loss;
+    double *loss; /* [1] */
 } routed;
 
 static void *spotted(size_t count)
 {
-    uint32_t *a = malloc((count + 1) * sizeof *a);
+    uint32_t *a = test_memory((count + 1) * sizeof *a);
     for (size_t i = 0; i <= count; i++)
         a[i] = 0xabcdabcd;
     return a;
@@ -114,7 +114,8 @@ static routed run_route(fixture *f, const moe_case *c, const float *logits, doub
                 spotted(choices),
                 spotted(c->experts + 1),
                 spotted(c->experts),
-                10};
+                test_memory(sizeof *r.loss)};
+    *r.loss = 10;
     if (in_place)
         memcpy(r.probabilities, logits, n * sizeof *logits);
     ptb_route args = {.probabilities = r.probabilities,
@@ -123,7 +124,7 @@ static routed run_route(fixture *f, const moe_case *c, const float *logits, doub
                       .slot = r.slot,
                       .offsets = r.offsets,
                       .counts = r.counts,
-                      .loss = &r.loss,
+                      .loss = r.loss,
                       .logits = in_place ? r.probabilities : logits,
                       .rows = c->rows,
                       .experts = c->experts,
@@ -142,8 +143,9 @@ static routed run_route(fixture *f, const moe_case *c, const float *logits, doub
 
 static void routed_free(routed *r)
 {
-    free(r->probabilities), free(r->weight), free(r->expert), free(r->slot), free(r->offsets),
-        free(r->counts);
+    void *all[] = {r->probabilities, r->weight, r->expert, r->slot, r->offsets, r->counts, r->loss};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        test_memory_free(all[i]);
 }
 
 // Logits whose order f32 cannot get wrong, as double and f32. Expert `unpopular` is chosen by no row.
@@ -175,13 +177,13 @@ static void check_route(fixture *f, const moe_case *c, int unpopular)
         assert_memory_equal(got.offsets, wanted.offsets, (c->experts + 1) * sizeof *got.offsets);
         assert_near(got.probabilities, wanted.probability, c->rows * c->experts, 1e-6);
         assert_near(got.weight, wanted.weight, choices, 1e-6);
-        assert_true(fabs(got.loss - 10 - wanted.loss) <= 1e-6 * fabs(wanted.loss));
+        assert_true(fabs(*got.loss - 10 - wanted.loss) <= 1e-6 * fabs(wanted.loss));
         routed_free(&got);
     }
     if (unpopular >= 0)
         assert_int_equal(wanted.counts[unpopular], 0);
     routing_free(&wanted);
-    free(logits), free(exact);
+    test_memory_free(logits), free(exact);
 }
 
 static const moe_case cases[] = {
@@ -226,9 +228,9 @@ static void test_route_ties(void **state)
         used[got.slot[i]] = true;
         assert_true(isnan(got.weight[i]));
     }
-    assert_true(isnan(got.loss));
+    assert_true(isnan(*got.loss));
     routed_free(&got);
-    free(logits);
+    test_memory_free(logits);
 }
 
 static void test_route_threads(void **state)
@@ -250,18 +252,18 @@ static void test_route_threads(void **state)
             assert_memory_equal(one.slot, many.slot, choices * sizeof(int32_t));
             assert_memory_equal(one.offsets, many.offsets, (c->experts + 1) * sizeof(int32_t));
             assert_memory_equal(one.counts, many.counts, c->experts * sizeof(int32_t));
-            assert_memory_equal(&one.loss, &many.loss, sizeof(double));
+            assert_memory_equal(one.loss, many.loss, sizeof(double));
             routed_free(&many);
         }
         routed_free(&one);
-        free(logits), free(exact);
+        test_memory_free(logits), free(exact);
     }
     assert_int_equal(f->kernels->set_threads(f->stream, 1), PTB_OK);
 }
 
 static void test_route_refuses(void **state)
 {
-    (void)state;
+    fixture *f = *state;
     static const moe_case bad[] = {{4, 3, 4, 0, false, 0},
                                    {4, 3, 0, 0, false, 0},
                                    {4, 0, 0, 0, false, 0},
@@ -269,9 +271,14 @@ static void test_route_refuses(void **state)
                                    {(size_t)1 << 31, 3, 1, 0, false, 0}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ptb_route route = {.rows = bad[i].rows, .experts = bad[i].experts, .top_k = bad[i].top_k};
-        assert_int_equal(ptb_host_run_route(&route), PTB_USAGE);
         ptb_route_gradient gradient = {.rows = bad[i].rows, .experts = bad[i].experts, .top_k = bad[i].top_k};
-        assert_int_equal(ptb_host_run_route_gradient(&gradient), PTB_USAGE);
+        if (test_on_host()) { // on its stream, which an error would stop
+            assert_int_equal(ptb_host_run_route(&route), PTB_USAGE);
+            assert_int_equal(ptb_host_run_route_gradient(&gradient), PTB_USAGE);
+        } else {
+            assert_int_equal(f->kernels->route(f->stream, &route), PTB_USAGE);
+            assert_int_equal(f->kernels->route_gradient(f->stream, &gradient), PTB_USAGE);
+        }
     }
 }
 
@@ -296,7 +303,8 @@ static double mixture(const moe_case *c, const double *logits, const float *in, 
 static void check_gradient(fixture *f, const moe_case *c, ptb_dtype type)
 {
     double *exact, scale = 0.5;
-    float *logits = some_logits(c, -1, &exact), factor = 8;
+    const float factor = 8;
+    float *logits = some_logits(c, -1, &exact), *factor_of_call = test_memory_of(&factor, sizeof factor);
     size_t choices = c->rows * c->top_k, n = c->rows * c->experts;
     float *in = numbers(choices * WIDTH, 2), *d_out = numbers(c->rows * WIDTH, 3);
     float *d_in = numbers(choices * WIDTH, 4), *d_weight = numbers(choices, 5), *got = numbers(n, 6);
@@ -324,14 +332,14 @@ static void check_gradient(fixture *f, const moe_case *c, ptb_dtype type)
                                     .width = WIDTH,
                                     .type = PTB_F32};
     finish(f, f->kernels->combine_gradient(f->stream, &combine));
-    uint16_t *narrow = malloc(n * sizeof *narrow);
+    uint16_t *narrow = test_memory(n * sizeof *narrow);
     ptb_route_gradient route = {.d_logits = type == PTB_F32 ? (void *)got : (void *)narrow,
                                 .d_weight = d_weight,
                                 .probabilities = r.probabilities,
                                 .weight = r.weight,
                                 .expert = r.expert,
                                 .counts = r.counts,
-                                .factor = &factor,
+                                .factor = factor_of_call,
                                 .rows = c->rows,
                                 .experts = c->experts,
                                 .top_k = c->top_k,
@@ -344,8 +352,10 @@ static void check_gradient(fixture *f, const moe_case *c, ptb_dtype type)
         got[i] = (float)ptb_dtype_load(type, narrow + i);
     assert_near(got, wanted, n, type == PTB_F32 ? 3e-6 : type == PTB_BF16 ? 4e-3 : 5e-4);
     routed_free(&r);
-    free(logits), free(exact), free(in), free(d_out), free(d_in), free(d_weight), free(got), free(wanted);
-    free(narrow);
+    void *all[] = {logits, factor_of_call, in, d_out, d_in, d_weight, got, narrow};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        test_memory_free(all[i]);
+    free(exact), free(wanted);
 }
 
 static void test_route_gradient(void **state)
@@ -363,7 +373,7 @@ static void test_route_gradient(void **state)
 // `count` numbers rounded to a type, as that type and as double.
 static void *typed(ptb_dtype type, size_t count, uint64_t which, double **exact)
 {
-    char *a = malloc((count + 1) * ptb_dtype_size(type));
+    char *a = test_memory((count + 1) * ptb_dtype_size(type));
     *exact = malloc((count + 1) * sizeof **exact);
     for (size_t i = 0; i <= count; i++) {
         ptb_dtype_store(type, a + i * ptb_dtype_size(type), ptb_random_normal(9, which, i));
@@ -390,7 +400,7 @@ static void assert_rounded(ptb_dtype type, const void *got, const double *wanted
 static int32_t *some_slots(size_t rows, size_t top_k, bool drops, size_t *slots)
 {
     size_t choices = rows * top_k, used = 0;
-    int32_t *slot = malloc((choices + 1) * sizeof *slot);
+    int32_t *slot = test_memory((choices + 1) * sizeof *slot);
     for (size_t i = 0; i < choices; i++)
         slot[i] = drops && i % 5 == 2 ? -1 : (int32_t)used++;
     for (size_t i = 0; i < choices; i++) {
@@ -438,8 +448,9 @@ static void check_dispatch(fixture *f, const move_case *c)
     assert_rounded(c->type, typed_d_in, wanted, n);
     double after = ptb_dtype_load(c->type, (char *)typed_out + slots * c->width * bytes);
     assert_true(after == out[slots * c->width]);
-    free(slot), free(in), free(out), free(d_in), free(wanted), free(typed_in), free(typed_out),
-        free(typed_d_in);
+    free(in), free(out), free(d_in), free(wanted);
+    test_memory_free(slot), test_memory_free(typed_in), test_memory_free(typed_out);
+    test_memory_free(typed_d_in);
 }
 
 static void check_combine(fixture *f, const move_case *c)
@@ -466,8 +477,9 @@ static void check_combine(fixture *f, const move_case *c)
         }
     finish(f, f->kernels->combine(f->stream, &args));
     assert_rounded(c->type, typed_out, wanted, n);
-    free(slot), free(weight), free(in), free(out), free(residual), free(typed_in), free(typed_out);
-    free(typed_residual), free(wanted);
+    free(in), free(out), free(residual), free(wanted);
+    test_memory_free(slot), test_memory_free(weight), test_memory_free(typed_in), test_memory_free(typed_out);
+    test_memory_free(typed_residual);
 }
 
 static void check_combine_gradient(fixture *f, const move_case *c)
@@ -503,8 +515,9 @@ static void check_combine_gradient(fixture *f, const move_case *c)
         }
     assert_rounded(c->type, in_place ? typed_in : typed_d_in, wanted, slots * c->width);
     assert_near(d_weight, dots, choices, 1e-6);
-    free(slot), free(weight), free(d_weight), free(in), free(d_in), free(d_out), free(typed_in);
-    free(typed_d_in), free(typed_d_out), free(dots);
+    free(in), free(d_in), free(d_out), free(dots);
+    test_memory_free(slot), test_memory_free(weight), test_memory_free(d_weight), test_memory_free(typed_in);
+    test_memory_free(typed_d_in), test_memory_free(typed_d_out);
 }
 
 static void test_move(void **state)
@@ -534,7 +547,7 @@ static void test_dispatch_large(void **state)
     const size_t rows = 1025, top_k = 8, width = 1031;
     size_t slots;
     int32_t *slot = some_slots(rows, top_k, true, &slots);
-    float *in = malloc(rows * width * sizeof *in), *out = malloc((slots * width + 1) * sizeof *out);
+    float *in = test_memory(rows * width * sizeof *in), *out = test_memory((slots * width + 1) * sizeof *out);
     for (size_t i = 0; i < rows * width; i++)
         in[i] = (float)(i % 8191) - 0.5f;
     out[slots * width] = 77;
@@ -546,7 +559,7 @@ static void test_dispatch_large(void **state)
         if (slot[i] >= 0)
             assert_memory_equal(out + (size_t)slot[i] * width, in + i / top_k * width, width * sizeof *in);
     assert_true(out[slots * width] == 77);
-    free(slot), free(in), free(out);
+    test_memory_free(slot), test_memory_free(in), test_memory_free(out);
 }
 
 int main(void)
@@ -555,7 +568,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_route, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_route_ties, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_route_threads, kernels_setup, kernels_teardown),
-        cmocka_unit_test(test_route_refuses),
+        cmocka_unit_test_setup_teardown(test_route_refuses, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_route_gradient, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_move, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_dispatch_large, kernels_setup, kernels_teardown),

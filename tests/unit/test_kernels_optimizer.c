@@ -7,10 +7,14 @@ static const size_t counts[] = {1, 3, 17, 768, 5003};
 
 static double sum_squares(fixture *f, array values, double before, bool accumulate)
 {
-    double sum = before;
-    ptb_sum_squares args = {&sum, values.data, values.count, accumulate};
+    bag b = {.f = f};
+    double *sum = bag_bytes(&b, sizeof *sum);
+    *sum = before;
+    ptb_sum_squares args = {sum, values.data, values.count, accumulate};
     finish(f, f->kernels->sum_squares(f->stream, &args));
-    return sum;
+    double result = *sum;
+    bag_release(&b);
+    return result;
 }
 
 static void test_sum_squares(void **state)
@@ -44,14 +48,21 @@ static void test_sum_squares(void **state)
 
 static void begin(fixture *f, ptb_update *update, const double *sum, double clip, bool dynamic)
 {
-    ptb_update_begin args = {.update = update,
-                             .sum_squares = sum,
+    bag b = {.f = f};
+    ptb_update *shared = bag_bytes(&b, sizeof *shared);
+    double *shared_sum = bag_bytes(&b, sizeof *shared_sum);
+    *shared = *update;
+    *shared_sum = sum ? *sum : 0;
+    ptb_update_begin args = {.update = shared,
+                             .sum_squares = sum ? shared_sum : NULL,
                              .clip = clip,
                              .beta1 = 0.9,
                              .beta2 = 0.95,
                              .growth_interval = 3,
                              .dynamic = dynamic};
     finish(f, f->kernels->update_begin(f->stream, &args));
+    *update = *shared;
+    bag_release(&b);
 }
 
 static bool near(double a, double b)
@@ -148,12 +159,13 @@ static const float factor = 0.25f;
 
 static void step_adamw(fixture *f, state_arrays *s, array gradient, const ptb_update *update, bool rounded)
 {
+    ptb_update *shared = test_memory_of(update, sizeof *update);
     ptb_adamw args = {.parameter = s->parameter.data,
                       .m = s->m.data,
                       .v = s->v.data,
                       .gradient = gradient.data,
                       .rounded = rounded ? s->rounded.data : NULL,
-                      .update = update,
+                      .update = shared,
                       .count = s->count,
                       .beta1 = 0.9f,
                       .beta2 = 0.95f,
@@ -161,6 +173,7 @@ static void step_adamw(fixture *f, state_arrays *s, array gradient, const ptb_up
                       .decay = 0.3f,
                       .type = s->rounded.type};
     finish(f, f->kernels->adamw(f->stream, &args));
+    test_memory_free(shared);
 }
 
 static void check_adamw(fixture *f, ptb_dtype type, size_t count, bool rounded)
@@ -202,16 +215,18 @@ static void test_adamw(void **state)
 static void step_sgd(fixture *f, state_arrays *s, array gradient, const ptb_update *update, bool momentum,
                      bool rounded)
 {
+    ptb_update *shared = test_memory_of(update, sizeof *update);
     ptb_sgd args = {.parameter = s->parameter.data,
                     .m = momentum ? s->m.data : NULL,
                     .gradient = gradient.data,
                     .rounded = rounded ? s->rounded.data : NULL,
-                    .update = update,
+                    .update = shared,
                     .count = s->count,
                     .momentum = 0.9f,
                     .decay = 0.3f,
                     .type = s->rounded.type};
     finish(f, f->kernels->sgd(f->stream, &args));
+    test_memory_free(shared);
 }
 
 static void check_sgd(fixture *f, ptb_dtype type, size_t count, bool momentum, bool rounded)
