@@ -190,6 +190,11 @@ template <typename F> int ptb_for_type(ptb_dtype type, F f)
     }
 }
 
+// A number that a function object gets as a type, to choose a template by it: decltype(v)::value.
+template <int V> struct ptb_constant {
+    static constexpr int value = V;
+};
+
 // All of the pointers (NULL: fine) can be accessed in units of `bytes`.
 template <typename... P> bool ptb_aligned(size_t bytes, P... pointers)
 {

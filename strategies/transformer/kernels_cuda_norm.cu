@@ -5,8 +5,6 @@
 // kernels that read them from memory (the caches, mostly) again.
 #include "strategies/transformer/kernels_cuda.cuh"
 
-#include <type_traits>
-
 namespace {
 
 constexpr unsigned WARP = 32;
@@ -341,7 +339,7 @@ row_shape fit_row(size_t packs, int most, unsigned threads)
 template <int... V, typename F> int for_packs(int v, F f)
 {
     int error = cudaErrorInvalidValue;
-    ((v == V ? (void)(error = f(std::integral_constant<int, V>())) : (void)0), ...);
+    ((v == V ? (void)(error = f(ptb_constant<V>())) : (void)0), ...);
     return error;
 }
 

@@ -6,8 +6,6 @@
 #include "strategies/transformer/kernels_cuda_each.cuh"
 #include "strategies/transformer/route.h"
 
-#include <type_traits>
-
 namespace {
 
 constexpr unsigned WARP = 32, ALL = 0xffffffffu;
@@ -275,14 +273,14 @@ __global__ void __launch_bounds__(ROW_THREADS) route_gradient(ptb_route_gradient
 template <typename F> int for_experts(size_t experts, F f)
 {
     if (experts <= WARP)
-        return f(std::integral_constant<int, 1>());
+        return f(ptb_constant<1>());
     if (experts <= 2 * WARP)
-        return f(std::integral_constant<int, 2>());
+        return f(ptb_constant<2>());
     if (experts <= 4 * WARP)
-        return f(std::integral_constant<int, 4>());
+        return f(ptb_constant<4>());
     if (experts <= 8 * WARP)
-        return f(std::integral_constant<int, 8>());
-    return f(std::integral_constant<int, 32>());
+        return f(ptb_constant<8>());
+    return f(ptb_constant<32>());
 }
 
 size_t chunk_rows(size_t rows)
