@@ -36,15 +36,23 @@ PTB_HOST_BODY gelu_chunk(ptb_dtype type, const ptb_activation *a, bool stream, s
         gelu_step(type, stream, out, in, i, PTB_LANES);
     if (i < end)
         gelu_step(type, stream, out, in, i, end - i);
-    ptb_host_fence(stream);
 }
 
-// Elements of `width` at `row` of out; gate and up lie one after the other in a row of in.
-PTB_HOST_BODY swiglu_step(ptb_dtype type, bool stream, void *out, const void *in, size_t width, size_t at_out,
-                          size_t at_in, size_t count)
+// Asks for the gate and for the up that are needed after those at `at`, in column c of a row [2, width]: what
+// follows the end of a gate is the next row's gate, not this row's up.
+PTB_HOST_BODY swiglu_prefetch(ptb_dtype type, const void *in, size_t width, size_t c, size_t at)
 {
-    ptb_host_prefetch(type, in, at_in + PTB_HOST_AHEAD);
-    ptb_host_prefetch(type, in, at_in + width + PTB_HOST_AHEAD);
+    size_t next = at + PTB_HOST_AHEAD + (c + PTB_HOST_AHEAD < width ? 0 : width);
+    ptb_host_prefetch(type, in, next);
+    ptb_host_prefetch(type, in, next + width);
+}
+
+// Elements [c, c + count) of a row; gate and up lie one after the other in a row of in.
+PTB_HOST_BODY swiglu_step(ptb_dtype type, bool stream, void *out, const void *in, size_t width, size_t row,
+                          size_t c, size_t count)
+{
+    size_t at_out = row * width + c, at_in = 2 * row * width + c;
+    swiglu_prefetch(type, in, width, c, at_in);
     ptb_vec gate = ptb_vec_load_some(type, in, at_in, count);
     ptb_vec up = ptb_vec_load_some(type, in, at_in + width, count);
     ptb_host_store(stream, type, out, at_out, count, gate * sigmoid(gate) * up);
@@ -55,12 +63,11 @@ PTB_HOST_BODY swiglu_piece(ptb_dtype type, const ptb_activation *a, bool stream,
 {
     void *out = a->out;
     const void *in = a->in;
-    size_t width = a->width, at_out = row * width, at_in = 2 * row * width;
+    size_t width = a->width;
     for (; c + PTB_LANES <= end; c += PTB_LANES)
-        swiglu_step(type, stream, out, in, width, at_out + c, at_in + c, PTB_LANES);
+        swiglu_step(type, stream, out, in, width, row, c, PTB_LANES);
     if (c < end)
-        swiglu_step(type, stream, out, in, width, at_out + c, at_in + c, end - c);
-    ptb_host_fence(stream);
+        swiglu_step(type, stream, out, in, width, row, c, end - c);
 }
 
 ptb_status ptb_host_run_activation(void *arg)
@@ -71,17 +78,25 @@ ptb_status ptb_host_run_activation(void *arg)
     size_t arrays = a->kind == PTB_SWIGLU ? 3 : 1; // gate and up push the output out of the caches too
     bool stream = ptb_host_streams(a->out, arrays * a->rows * row_bytes, row_bytes, a->in, NULL);
     if (a->kind == PTB_GELU) {
-#pragma omp parallel for schedule(static) if (count > PTB_HOST_SERIAL)
-        for (size_t first = 0; first < count; first += PTB_HOST_CHUNK)
-            PTB_HOST_TYPED(gelu_chunk, a->type, a, stream, first,
-                           ptb_host_least(count, first + PTB_HOST_CHUNK));
+#pragma omp parallel if (count > PTB_HOST_SERIAL)
+        {
+#pragma omp for schedule(static) nowait
+            for (size_t first = 0; first < count; first += PTB_HOST_CHUNK)
+                PTB_HOST_TYPED(gelu_chunk, a->type, a, stream, first,
+                               ptb_host_least(count, first + PTB_HOST_CHUNK));
+            ptb_host_fence(stream);
+        }
         return PTB_OK;
     }
-#pragma omp parallel for collapse(2) schedule(static) if (count > PTB_HOST_SERIAL)
-    for (size_t r = 0; r < a->rows; r++)
-        for (size_t first = 0; first < a->width; first += PTB_HOST_CHUNK)
-            PTB_HOST_TYPED(swiglu_piece, a->type, a, stream, r, first,
-                           ptb_host_least(a->width, first + PTB_HOST_CHUNK));
+#pragma omp parallel if (count > PTB_HOST_SERIAL)
+    {
+#pragma omp for collapse(2) schedule(static) nowait
+        for (size_t r = 0; r < a->rows; r++)
+            for (size_t first = 0; first < a->width; first += PTB_HOST_CHUNK)
+                PTB_HOST_TYPED(swiglu_piece, a->type, a, stream, r, first,
+                               ptb_host_least(a->width, first + PTB_HOST_CHUNK));
+        ptb_host_fence(stream);
+    }
     return PTB_OK;
 }
 
@@ -106,14 +121,13 @@ PTB_HOST_BODY gelu_gradient_chunk(ptb_dtype type, const ptb_activation_gradient 
         gelu_gradient_step(type, stream, d_in, d_out, in, i, PTB_LANES);
     if (i < end)
         gelu_gradient_step(type, stream, d_in, d_out, in, i, end - i);
-    ptb_host_fence(stream);
 }
 
-PTB_HOST_BODY swiglu_gradient_step(ptb_dtype type, const ptb_activation_gradient *a, bool stream,
-                                   size_t at_out, size_t at_in, size_t count)
+PTB_HOST_BODY swiglu_gradient_step(ptb_dtype type, const ptb_activation_gradient *a, bool stream, size_t row,
+                                   size_t c, size_t count)
 {
-    ptb_host_prefetch(type, a->in, at_in + PTB_HOST_AHEAD);
-    ptb_host_prefetch(type, a->in, at_in + a->width + PTB_HOST_AHEAD);
+    size_t at_out = row * a->width + c, at_in = 2 * row * a->width + c;
+    swiglu_prefetch(type, a->in, a->width, c, at_in);
     ptb_host_prefetch(type, a->d_out, at_out + PTB_HOST_AHEAD);
     ptb_vec gate = ptb_vec_load_some(type, a->in, at_in, count);
     ptb_vec up = ptb_vec_load_some(type, a->in, at_in + a->width, count);
@@ -127,12 +141,10 @@ PTB_HOST_BODY swiglu_gradient_piece(ptb_dtype type, const ptb_activation_gradien
                                     size_t row, size_t c, size_t end)
 {
     const ptb_activation_gradient a = *args; // a copy: stores can not be taken to change it
-    size_t at_out = row * a.width, at_in = 2 * row * a.width;
     for (; c + PTB_LANES <= end; c += PTB_LANES)
-        swiglu_gradient_step(type, &a, stream, at_out + c, at_in + c, PTB_LANES);
+        swiglu_gradient_step(type, &a, stream, row, c, PTB_LANES);
     if (c < end)
-        swiglu_gradient_step(type, &a, stream, at_out + c, at_in + c, end - c);
-    ptb_host_fence(stream);
+        swiglu_gradient_step(type, &a, stream, row, c, end - c);
 }
 
 ptb_status ptb_host_run_activation_gradient(void *arg)
@@ -143,17 +155,25 @@ ptb_status ptb_host_run_activation_gradient(void *arg)
     size_t arrays = a->kind == PTB_SWIGLU ? 5 : 1;
     bool stream = ptb_host_streams(a->d_in, arrays * a->rows * row_bytes, row_bytes, a->in, a->d_out);
     if (a->kind == PTB_GELU) {
-#pragma omp parallel for schedule(static) if (count > PTB_HOST_SERIAL)
-        for (size_t first = 0; first < count; first += PTB_HOST_CHUNK)
-            PTB_HOST_TYPED(gelu_gradient_chunk, a->type, a, stream, first,
-                           ptb_host_least(count, first + PTB_HOST_CHUNK));
+#pragma omp parallel if (count > PTB_HOST_SERIAL)
+        {
+#pragma omp for schedule(static) nowait
+            for (size_t first = 0; first < count; first += PTB_HOST_CHUNK)
+                PTB_HOST_TYPED(gelu_gradient_chunk, a->type, a, stream, first,
+                               ptb_host_least(count, first + PTB_HOST_CHUNK));
+            ptb_host_fence(stream);
+        }
         return PTB_OK;
     }
-#pragma omp parallel for collapse(2) schedule(static) if (count > PTB_HOST_SERIAL)
-    for (size_t r = 0; r < a->rows; r++)
-        for (size_t first = 0; first < a->width; first += PTB_HOST_CHUNK)
-            PTB_HOST_TYPED(swiglu_gradient_piece, a->type, a, stream, r, first,
-                           ptb_host_least(a->width, first + PTB_HOST_CHUNK));
+#pragma omp parallel if (count > PTB_HOST_SERIAL)
+    {
+#pragma omp for collapse(2) schedule(static) nowait
+        for (size_t r = 0; r < a->rows; r++)
+            for (size_t first = 0; first < a->width; first += PTB_HOST_CHUNK)
+                PTB_HOST_TYPED(swiglu_gradient_piece, a->type, a, stream, r, first,
+                               ptb_host_least(a->width, first + PTB_HOST_CHUNK));
+        ptb_host_fence(stream);
+    }
     return PTB_OK;
 }
 
@@ -167,17 +187,20 @@ PTB_HOST_BODY add_chunk(ptb_dtype type, const ptb_add *args, bool stream, size_t
         ptb_vec sum = ptb_vec_load_some(type, a.a, i, end - i) + ptb_vec_load_some(type, a.b, i, end - i);
         ptb_vec_store_some(type, a.out, i, end - i, sum);
     }
-    ptb_host_fence(stream);
 }
 
 ptb_status ptb_host_run_add(void *arg)
 {
     const ptb_add *a = arg;
     bool stream = ptb_host_streams(a->out, a->count * ptb_dtype_size(a->type), PTB_HOST_LINE, a->a, a->b);
-#pragma omp parallel for schedule(static) if (a->count > PTB_HOST_SERIAL)
-    for (size_t first = 0; first < a->count; first += PTB_HOST_CHUNK)
-        PTB_HOST_TYPED(add_chunk, a->type, a, stream, first,
-                       ptb_host_least(a->count, first + PTB_HOST_CHUNK));
+#pragma omp parallel if (a->count > PTB_HOST_SERIAL)
+    {
+#pragma omp for schedule(static) nowait
+        for (size_t first = 0; first < a->count; first += PTB_HOST_CHUNK)
+            PTB_HOST_TYPED(add_chunk, a->type, a, stream, first,
+                           ptb_host_least(a->count, first + PTB_HOST_CHUNK));
+        ptb_host_fence(stream);
+    }
     return PTB_OK;
 }
 
@@ -219,7 +242,6 @@ PTB_HOST_BODY dropout_piece(ptb_dtype type, const ptb_dropout *args, bool stream
         dropout_step(type, &a, stream, &row, c, at + c, PTB_LANES);
     if (c < end)
         dropout_step(type, &a, stream, &row, c, at + c, end - c);
-    ptb_host_fence(stream);
 }
 
 ptb_status ptb_host_run_dropout(void *arg)
@@ -227,11 +249,15 @@ ptb_status ptb_host_run_dropout(void *arg)
     const ptb_dropout *a = arg;
     size_t row_bytes = a->width * ptb_dtype_size(a->type);
     bool stream = ptb_host_streams(a->out, a->rows * row_bytes, row_bytes, a->in, a->residual);
-#pragma omp parallel for collapse(2) schedule(static) if (a->rows * a->width > PTB_HOST_SERIAL)
-    for (size_t r = 0; r < a->rows; r++)
-        for (size_t first = 0; first < a->width; first += PTB_HOST_CHUNK)
-            PTB_HOST_TYPED(dropout_piece, a->type, a, stream, r, first,
-                           ptb_host_least(a->width, first + PTB_HOST_CHUNK));
+#pragma omp parallel if (a->rows * a->width > PTB_HOST_SERIAL)
+    {
+#pragma omp for collapse(2) schedule(static) nowait
+        for (size_t r = 0; r < a->rows; r++)
+            for (size_t first = 0; first < a->width; first += PTB_HOST_CHUNK)
+                PTB_HOST_TYPED(dropout_piece, a->type, a, stream, r, first,
+                               ptb_host_least(a->width, first + PTB_HOST_CHUNK));
+        ptb_host_fence(stream);
+    }
     return PTB_OK;
 }
 
@@ -253,7 +279,6 @@ PTB_HOST_BODY convert_chunk(ptb_dtype out_type, ptb_dtype in_type, bool stream, 
         convert_typed(out_type, PTB_BF16, stream, out, in, i, end);
     else
         convert_typed(out_type, PTB_F16, stream, out, in, i, end);
-    ptb_host_fence(stream);
 }
 
 ptb_status ptb_host_run_convert(void *arg)
@@ -261,9 +286,13 @@ ptb_status ptb_host_run_convert(void *arg)
     const ptb_convert *a = arg;
     bool stream =
         ptb_host_streams(a->out, a->count * ptb_dtype_size(a->out_type), PTB_HOST_LINE, a->in, NULL);
-#pragma omp parallel for schedule(static) if (a->count > PTB_HOST_SERIAL)
-    for (size_t first = 0; first < a->count; first += PTB_HOST_CHUNK)
-        PTB_HOST_TYPED(convert_chunk, a->out_type, a->in_type, stream, a->out, a->in, first,
-                       ptb_host_least(a->count, first + PTB_HOST_CHUNK));
+#pragma omp parallel if (a->count > PTB_HOST_SERIAL)
+    {
+#pragma omp for schedule(static) nowait
+        for (size_t first = 0; first < a->count; first += PTB_HOST_CHUNK)
+            PTB_HOST_TYPED(convert_chunk, a->out_type, a->in_type, stream, a->out, a->in, first,
+                           ptb_host_least(a->count, first + PTB_HOST_CHUNK));
+        ptb_host_fence(stream);
+    }
     return PTB_OK;
 }

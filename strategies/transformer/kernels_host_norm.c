@@ -1,102 +1,198 @@
-// LayerNorm and RMSNorm on the host. A row is read from memory once; its further passes find it in the
-// caches. The gradient makes d_in and the column sums of d_gain and d_bias in one pass: rows are cut into
-// blocks, each block sums its rows into a partial row of its own, and the partial rows are added in order.
+// LayerNorm and RMSNorm on the host. A row takes two passes: one that sums, one that makes the output. Where
+// the first-level cache holds several rows, the output of a row and the sums of the second row behind it are
+// made in one loop: memory is kept busy while a row that the cache holds is computed, and what follows from
+// the sums is there when it is needed. Wide rows are taken in pairs, piece by piece, so that gain and bias
+// are fetched once for both. The gradient makes d_in and the column sums of d_gain and d_bias: rows are cut
+// into blocks, each block sums its rows into a partial row of its own, and the partial rows are added in
+// order.
 #include "strategies/transformer/kernels_host_tasks.h"
 
 #include <math.h>
 
+#include <omp.h>
+
 enum {
-    TOGETHER = 4,    // rows taken together, so that the latencies of their sums overlap
-    PAIR = 2,        // the same in the gradient, which has more arrays: more rows run out of registers
-    SUMS = 2,        // partial sums of a row
-    BLOCK_ROWS = 16, // rows of a task; least rows of a block
-    BLOCKS = 64,     // most blocks
+    UNROLL = 2,               // vectors of a step, and independent partial sums
+    WIDE_BYTES = 8192,        // of rows that are taken in pairs
+    PIECE = 512,              // columns of a wide row that are taken at once
+    PAIR = 2,                 // rows that share loads of gain and bias, and of column sums
+    BLOCK_ROWS = 16,          // least rows of a block
+    BLOCKS = 64,              // most blocks
     PARTIAL_FLOATS = 1 << 17, // of all blocks, on the stack
     MERGE = 256,              // columns of a task that adds partial rows
 };
 
-// What `rows` rows sum to: in, or (in - mean)^2. Rows are taken together for the sake of speed only: the
-// order of a row's sum is the same for any `rows`.
-PTB_HOST_BODY row_sums(ptb_dtype type, const void *in, size_t rows, size_t width, const float *mean,
-                       bool squares, float *out)
+// Sums of a row, lane by lane: of x - shift and of its square. The shift is the row's first vector (0 for
+// RMSNorm): the lanes' sums of squares about their own means lose little to cancellation, whatever the mean,
+// and one pass gives mean and variance (Chan, Golub and LeVeque 1983).
+typedef struct {
+    ptb_vec shift, sum, squares;
+} row_moments;
+
+typedef struct {
+    float mean, rstd;
+} row_scale;
+
+// What is the same for all rows of a call.
+typedef struct {
+    ptb_norm a;
+    ptb_vec count, share; // elements of each lane, and 1 / that
+    float row_share;      // 1 / width
+    const void *bias;     /* [width], or zeros where bias_step is 0 */
+    size_t bias_step;
+} norm_call;
+
+static norm_call call_of(const ptb_norm *a)
 {
-    ptb_vec sums[TOGETHER][SUMS] = {{{0}}};
-    size_t c = 0;
-    for (; c + SUMS * PTB_LANES <= width; c += SUMS * PTB_LANES)
-        for (size_t r = 0; r < rows; r++)
-            for (size_t s = 0; s < SUMS; s++) {
-                size_t at = r * width + c + s * PTB_LANES;
-                if (squares) // the row is in the first-level cache: time to fetch the next ones
-                    ptb_host_prefetch(type, in, rows * width + at);
-                ptb_vec x = ptb_vec_load(type, in, at);
-                sums[r][s] += squares ? (x - mean[r]) * (x - mean[r]) : x;
-            }
-    for (; c < width; c += PTB_LANES) {
-        size_t count = ptb_host_least(PTB_LANES, width - c);
-        for (size_t r = 0; r < rows; r++) {
-            ptb_vec x = ptb_vec_load_some(type, in, r * width + c, count);
-            x = squares ? ptb_host_first_lanes(x - mean[r], count) : x;
-            sums[r][0] += squares ? x * x : x;
+    static const float zeros[PTB_LANES];
+    ptb_vec_int shorter = ptb_vec_iota() >= ptb_vec_int_set((int32_t)(a->width % PTB_LANES));
+    norm_call call = {.a = *a,
+                      .bias = a->bias ? a->bias : zeros,
+                      .bias_step = a->bias ? 1 : 0,
+                      .row_share = 1 / (float)a->width};
+    call.count = (float)(a->width / PTB_LANES + 1) + __builtin_convertvector(shorter, ptb_vec);
+    call.share = 1 / ptb_vec_max(call.count, ptb_vec_set(1));
+    return call;
+}
+
+// Mean and 1 / standard deviation of a row, also stored. The means of the lanes are taken relative to that of
+// the first lane, so that the mean and the squares about it are summed side by side: this is a chain of
+// dependent operations that nothing overlaps for long.
+PTB_INLINE row_scale scale_of(const norm_call *call, size_t row, row_moments m)
+{
+    float mean = 0, squares;
+    if (call->a.mean) {
+        ptb_vec average = m.sum * call->share, lane_mean = m.shift + average;
+        ptb_vec apart = lane_mean - lane_mean[0], weighted = call->count * apart;
+        float offset = ptb_vec_sum(weighted) * call->row_share;
+        squares =
+            ptb_vec_sum(m.squares - m.sum * average + weighted * apart) * call->row_share - offset * offset;
+        mean = lane_mean[0] + offset;
+        call->a.mean[row] = mean;
+    } else {
+        squares = ptb_vec_sum(m.squares) * call->row_share;
+    }
+    float rstd = 1 / sqrtf((squares > 0 ? squares : 0) + call->a.epsilon);
+    call->a.rstd[row] = rstd;
+    return (row_scale){mean, rstd};
+}
+
+// One vector: of the output of a row that begins at element `out`, and of the sums of a row that begins at
+// element `next`.
+PTB_HOST_BODY norm_step(ptb_dtype type, const norm_call *call, bool stream, bool output, bool sums,
+                        size_t out, size_t next, size_t c, size_t count, row_scale scale, row_moments *m)
+{
+    const ptb_norm *a = &call->a;
+    if (sums) {
+        ptb_vec x = ptb_vec_load_some(type, a->in, next + c, count) - m->shift;
+        if (count < PTB_LANES)
+            x = ptb_host_first_lanes(x, count);
+        m->sum += x;
+        m->squares += x * x;
+    }
+    if (output) {
+        ptb_vec bias = ptb_vec_load_some(type, call->bias, call->bias_step * c, count);
+        ptb_vec x = (ptb_vec_load_some(type, a->in, out + c, count) - scale.mean) * scale.rstd;
+        x = x * ptb_vec_load_some(type, a->gain, c, count) + bias;
+        ptb_host_store(stream, type, a->out, out + c, count, x);
+    }
+}
+
+// Columns [c, end): makes the output of row `row` where `output`, and adds row `next` to *moments where
+// `sums`. `ahead`: the element to ask memory for at column 0.
+PTB_HOST_BODY norm_piece(ptb_dtype type, const norm_call *call, bool stream, bool output, bool sums,
+                         size_t row, size_t next, size_t ahead, size_t c, size_t end, row_scale scale,
+                         row_moments *moments)
+{
+    size_t width = call->a.width, out = row * width, in = next * width;
+    row_moments m[UNROLL] = {*moments, {moments->shift, {0}, {0}}};
+    for (; c + UNROLL * PTB_LANES <= end; c += UNROLL * PTB_LANES)
+        for (size_t u = 0; u < UNROLL; u++) {
+            size_t at = c + u * PTB_LANES;
+            ptb_host_prefetch(type, call->a.in, ahead + at);
+            norm_step(type, call, stream, output, sums, out, in, at, PTB_LANES, scale, &m[u]);
         }
-    }
-    for (size_t r = 0; r < rows; r++)
-        out[r] = ptb_vec_sum(sums[r][0] + sums[r][1]);
+    for (; c < end; c += PTB_LANES)
+        norm_step(type, call, stream, output, sums, out, in, c, ptb_host_least(PTB_LANES, end - c), scale, m);
+    moments->sum = m[0].sum + m[1].sum;
+    moments->squares = m[0].squares + m[1].squares;
 }
 
-PTB_HOST_BODY norm_step(ptb_dtype type, const ptb_norm *a, bool stream, const float *mean, const float *rstd,
-                        size_t first, size_t rows, size_t c, size_t count)
+// Makes the output of row `row` where `output`, and returns the sums of row `next` where `sums`.
+PTB_INLINE row_moments norm_pass(ptb_dtype type, const norm_call *call, bool stream, bool output, bool sums,
+                                 size_t row, size_t next, row_scale scale)
 {
-    ptb_vec gain = ptb_vec_load_some(type, a->gain, c, count), bias = {0};
-    if (a->bias)
-        bias = ptb_vec_load_some(type, a->bias, c, count);
-    for (size_t r = 0; r < rows; r++) {
-        size_t at = (first + r) * a->width + c;
-        ptb_vec x = (ptb_vec_load_some(type, a->in, at, count) - mean[r]) * rstd[r] * gain + bias;
-        ptb_host_store(stream, type, a->out, at, count, x);
+    size_t width = call->a.width;
+    row_moments m = {{0}, {0}, {0}};
+    if (sums && call->a.mean)
+        m.shift = ptb_vec_load_some(type, call->a.in, next * width, ptb_host_least(width, PTB_LANES));
+    norm_piece(type, call, stream, output, sums, row, next, next * width + PTB_HOST_AHEAD, 0, width, scale,
+               &m);
+    return m;
+}
+
+PTB_HOST_BODY norm_rows(ptb_dtype type, const norm_call *call, bool stream, size_t first, size_t end)
+{
+    row_scale scale = {0, 0}, after;
+    row_moments m = norm_pass(type, call, stream, false, true, 0, first, scale);
+    scale = scale_of(call, first, m);
+    if (first + 1 < end)
+        m = norm_pass(type, call, stream, false, true, 0, first + 1, scale);
+    for (size_t r = first; r < end; r++, scale = after) {
+        after = r + 1 < end ? scale_of(call, r + 1, m) : scale;
+        if (r + 2 < end)
+            m = norm_pass(type, call, stream, true, true, r, r + 2, scale);
+        else
+            norm_pass(type, call, stream, true, false, r, r, scale);
     }
 }
 
-PTB_HOST_BODY norm_rows(ptb_dtype type, const ptb_norm *args, bool stream, size_t first, size_t rows)
+PTB_HOST_BODY norm_wide_rows(ptb_dtype type, const norm_call *call, bool stream, size_t first, size_t end)
 {
-    const ptb_norm a = *args; // a copy: stores can not be taken to change it
-    const void *in = (const char *)a.in + first * a.width * ptb_dtype_size(type);
-    float mean[TOGETHER] = {0}, rstd[TOGETHER];
-    if (a.mean)
-        row_sums(type, in, rows, a.width, mean, false, mean);
-    for (size_t r = 0; r < rows; r++)
-        mean[r] /= (float)a.width;
-    row_sums(type, in, rows, a.width, mean, true, rstd);
-    for (size_t r = 0; r < rows; r++) {
-        rstd[r] = 1 / sqrtf(rstd[r] / (float)a.width + a.epsilon);
-        a.rstd[first + r] = rstd[r];
-        if (a.mean)
-            a.mean[first + r] = mean[r];
+    size_t width = call->a.width;
+    for (size_t r = first; r < end; r += PAIR) {
+        size_t rows = ptb_host_least(PAIR, end - r);
+        row_scale scale[PAIR] = {{0, 0}};
+        row_moments unused = {{0}, {0}, {0}};
+        for (size_t i = 0; i < rows; i++)
+            scale[i] = scale_of(call, r + i, norm_pass(type, call, stream, false, true, 0, r + i, scale[i]));
+        for (size_t c = 0; c < width; c += PIECE)
+            for (size_t i = 0; i < rows; i++) // the next rows are asked for meanwhile
+                norm_piece(type, call, stream, true, false, r + i, 0, (r + i + PAIR) * width, c,
+                           ptb_host_least(width, c + PIECE), scale[i], &unused);
     }
-    size_t c = 0;
-    for (; c + PTB_LANES <= a.width; c += PTB_LANES)
-        norm_step(type, &a, stream, mean, rstd, first, rows, c, PTB_LANES);
-    if (c < a.width)
-        norm_step(type, &a, stream, mean, rstd, first, rows, c, a.width - c);
 }
 
-PTB_HOST_BODY norm_group(ptb_dtype type, const ptb_norm *a, bool stream, size_t first, size_t end)
+PTB_HOST_BODY norm_typed(ptb_dtype type, const norm_call *shared, bool stream, size_t first, size_t end)
 {
-    size_t r = first;
-    for (; r + TOGETHER <= end; r += TOGETHER)
-        norm_rows(type, a, stream, r, TOGETHER);
-    for (; r < end; r++)
-        norm_rows(type, a, stream, r, 1);
+    const norm_call call = *shared; // a copy: stores can not be taken to change it
+    if (call.a.width * ptb_dtype_size(type) >= WIDE_BYTES)
+        norm_wide_rows(type, &call, stream, first, end);
+    else if (first < end)
+        norm_rows(type, &call, stream, first, end);
     ptb_host_fence(stream);
+}
+
+PTB_HOST_BODY norm_some(ptb_dtype type, const norm_call *call, bool stream, size_t first, size_t end)
+{
+    if (stream)
+        norm_typed(type, call, true, first, end);
+    else
+        norm_typed(type, call, false, first, end);
 }
 
 ptb_status ptb_host_run_norm(void *arg)
 {
     const ptb_norm *a = arg;
+    const norm_call call = call_of(a);
     size_t row_bytes = a->width * ptb_dtype_size(a->type);
     bool stream = ptb_host_streams(a->out, a->rows * row_bytes, row_bytes, a->in, NULL);
-#pragma omp parallel for schedule(static) if (a->rows * a->width > PTB_HOST_SERIAL)
-    for (size_t first = 0; first < a->rows; first += BLOCK_ROWS)
-        PTB_HOST_TYPED(norm_group, a->type, a, stream, first, ptb_host_least(a->rows, first + BLOCK_ROWS));
+#pragma omp parallel if (a->rows * a->width > PTB_HOST_SERIAL)
+    {
+        size_t threads = (size_t)omp_get_num_threads(), thread = (size_t)omp_get_thread_num();
+        PTB_HOST_TYPED(norm_some, a->type, &call, stream, a->rows * thread / threads,
+                       a->rows * (thread + 1) / threads);
+    }
     return PTB_OK;
 }
 
