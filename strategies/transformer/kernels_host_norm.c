@@ -2,9 +2,9 @@
 // the first-level cache holds several rows, the output of a row and the sums of the second row behind it are
 // made in one loop: memory is kept busy while a row that the cache holds is computed, and what follows from
 // the sums is there when it is needed. Wide rows are taken in pairs, piece by piece, so that gain and bias
-// are fetched once for both. The gradient makes d_in and the column sums of d_gain and d_bias: rows are cut
-// into blocks, each block sums its rows into a partial row of its own, and the partial rows are added in
-// order.
+// are fetched once for both. The gradient does the same with pairs of short rows. It makes d_in and the
+// column sums of d_gain and d_bias: rows are cut into blocks, each block sums its rows into a partial row of
+// its own, and the partial rows are added in order.
 #include "strategies/transformer/kernels_host_tasks.h"
 
 #include <math.h>
@@ -14,6 +14,7 @@
 enum {
     UNROLL = 2,               // vectors of a step, and independent partial sums
     WIDE_BYTES = 8192,        // of rows that are taken in pairs
+    JOINT_BYTES = 2048,       // of rows of the gradient up to which the first-level cache holds two pairs
     PIECE = 512,              // columns of a wide row that are taken at once
     PAIR = 2,                 // rows that share loads of gain and bias, and of column sums
     BLOCK_ROWS = 16,          // least rows of a block
@@ -196,61 +197,50 @@ ptb_status ptb_host_run_norm(void *arg)
     return PTB_OK;
 }
 
-// What the gradient of some rows needs: with d = d_out * gain and x = (in - mean) * rstd,
+// What the gradient of a row needs: with d = d_out * gain and x = (in - mean) * rstd,
 // d_in = rstd * (d - mean of d - x * mean of (d * x)).
 typedef struct {
     float mean, rstd, mean_d, mean_dx;
 } row_numbers;
 
-// Adds d and d * (in - mean) of one vector of `rows` rows.
-PTB_HOST_BODY dots_step(ptb_dtype type, const ptb_norm_gradient *a, const float *mean, size_t first,
-                        size_t rows, size_t c, size_t count, ptb_vec *sum, ptb_vec *product)
+typedef struct {
+    ptb_vec d, product; // sums of d and of d * (in - mean)
+} row_dots;
+
+typedef struct {
+    ptb_norm_gradient a;
+    float *gain_sum, *bias_sum; /* [width]; bias_sum may be NULL */
+} gradient_call;
+
+PTB_INLINE row_numbers numbers_of(const gradient_call *call, size_t row, row_dots sums)
 {
-    ptb_vec gain = ptb_vec_load_some(type, a->gain, c, count);
-    for (size_t r = 0; r < rows; r++) {
-        size_t at = (first + r) * a->width + c;
-        if (a->residual)
-            ptb_host_prefetch(type, a->residual, at);
-        ptb_vec d = ptb_vec_load_some(type, a->d_out, at, count) * gain; // 0 beyond count
-        sum[r] += d;
-        product[r] += d * (ptb_vec_load_some(type, a->in, at, count) - mean[r]);
-    }
+    const ptb_norm_gradient *a = &call->a;
+    float rstd = a->rstd[row], share = 1 / (float)a->width;
+    return (row_numbers){
+        .mean = a->mean ? a->mean[row] : 0,
+        .rstd = rstd,
+        .mean_d = a->mean ? ptb_vec_sum(sums.d) * share : 0,
+        .mean_dx = ptb_vec_sum(sums.product) * (rstd * share),
+    };
 }
 
-PTB_HOST_BODY row_dots(ptb_dtype type, const ptb_norm_gradient *a, size_t first, size_t rows, row_numbers *n)
+// One vector of a row whose vector begins at element `at`: its d and its product.
+PTB_HOST_BODY dots_step(ptb_dtype type, const ptb_norm_gradient *a, float mean, ptb_vec gain, size_t at,
+                        size_t count, row_dots *sums)
 {
-    float mean[PAIR];
-    ptb_vec sum[PAIR] = {{0}}, product[PAIR] = {{0}};
-    for (size_t r = 0; r < rows; r++)
-        mean[r] = a->mean ? a->mean[first + r] : 0;
-    size_t c = 0;
-    for (; c + PTB_LANES <= a->width; c += PTB_LANES)
-        dots_step(type, a, mean, first, rows, c, PTB_LANES, sum, product);
-    if (c < a->width)
-        dots_step(type, a, mean, first, rows, c, a->width - c, sum, product);
-    for (size_t r = 0; r < rows; r++) {
-        float rstd = a->rstd[first + r];
-        n[r] = (row_numbers){
-            .mean = mean[r],
-            .rstd = rstd,
-            .mean_d = a->mean ? ptb_vec_sum(sum[r]) / (float)a->width : 0,
-            .mean_dx = ptb_vec_sum(product[r]) * rstd / (float)a->width,
-        };
-    }
+    ptb_vec d = ptb_vec_load_some(type, a->d_out, at, count) * gain; // 0 beyond count
+    sums->d += d;
+    sums->product += d * (ptb_vec_load_some(type, a->in, at, count) - mean);
 }
 
 // One vector of `rows` rows: d_in, and the rows' share of the column sums.
-PTB_HOST_BODY gradient_step(ptb_dtype type, const ptb_norm_gradient *a, bool stream, const row_numbers *n,
-                            float *gain_sum, float *bias_sum, size_t first, size_t rows, size_t c,
-                            size_t count)
+PTB_HOST_BODY gradient_step(ptb_dtype type, const gradient_call *call, bool stream, size_t rows,
+                            const row_numbers *n, ptb_vec gain, size_t first, size_t c, size_t count)
 {
-    ptb_vec gain = ptb_vec_load_some(type, a->gain, c, count);
-    ptb_vec d_gain = ptb_vec_load_some(PTB_F32, gain_sum, c, count);
-    ptb_vec d_bias = {0};
+    const ptb_norm_gradient *a = &call->a;
+    ptb_vec d_gain = ptb_vec_load_some(PTB_F32, call->gain_sum, c, count), d_bias = {0};
     for (size_t i = 0; i < rows; i++) {
         size_t at = (first + i) * a->width + c;
-        ptb_host_prefetch(type, a->d_out, at + rows * a->width);
-        ptb_host_prefetch(type, a->in, at + rows * a->width);
         ptb_vec d_out = ptb_vec_load_some(type, a->d_out, at, count);
         ptb_vec x = (ptb_vec_load_some(type, a->in, at, count) - n[i].mean) * n[i].rstd;
         d_gain += d_out * x;
@@ -260,34 +250,98 @@ PTB_HOST_BODY gradient_step(ptb_dtype type, const ptb_norm_gradient *a, bool str
             d_in += ptb_vec_load_some(type, a->residual, at, count);
         ptb_host_store(stream, type, a->d_in, at, count, d_in);
     }
-    ptb_vec_store_some(PTB_F32, gain_sum, c, count, d_gain);
-    if (bias_sum)
-        ptb_vec_store_some(PTB_F32, bias_sum, c, count,
-                           d_bias + ptb_vec_load_some(PTB_F32, bias_sum, c, count));
+    ptb_vec_store_some(PTB_F32, call->gain_sum, c, count, d_gain);
+    if (call->bias_sum)
+        ptb_vec_store_some(PTB_F32, call->bias_sum, c, count,
+                           d_bias + ptb_vec_load_some(PTB_F32, call->bias_sum, c, count));
 }
 
-PTB_HOST_BODY gradient_rows(ptb_dtype type, const ptb_norm_gradient *a, bool stream, float *gain_sum,
-                            float *bias_sum, size_t first, size_t rows)
+// Which rows a pass takes: it makes d_in and the column sums of rows [first, first + rows) where `output`,
+// and sums the dots of rows [next, next + rows) where `dots`.
+typedef struct {
+    size_t rows, first, next;
+    bool output, dots;
+} gradient_rows_of;
+
+// One vector of a pass.
+PTB_HOST_BODY pass_step(ptb_dtype type, const gradient_call *call, bool stream, gradient_rows_of p, size_t c,
+                        size_t count, const float *mean, const row_numbers *n, row_dots *sums)
 {
-    row_numbers n[PAIR];
-    row_dots(type, a, first, rows, n);
+    const ptb_norm_gradient *a = &call->a;
+    ptb_vec gain = ptb_vec_load_some(type, a->gain, c, count);
+    for (size_t i = 0; i < p.rows; i++) {
+        size_t at = ((p.dots ? p.next : p.first) + i) * a->width + c, ahead = at + PAIR * a->width;
+        if (p.output || !p.dots) {
+            ptb_host_prefetch(type, a->d_out, ahead);
+            ptb_host_prefetch(type, a->in, ahead);
+        }
+        if (p.dots && a->residual)
+            ptb_host_prefetch(type, a->residual, at);
+        if (p.dots)
+            dots_step(type, a, mean[i], gain, at, count, &sums[i]);
+    }
+    if (p.output)
+        gradient_step(type, call, stream, p.rows, n, gain, p.first, c, count);
+}
+
+// A pass; *n: the numbers of the rows of `output`, replaced by those of the rows of `dots`.
+PTB_HOST_BODY gradient_pass(ptb_dtype type, const gradient_call *call, bool stream, gradient_rows_of p,
+                            row_numbers *n)
+{
+    const ptb_norm_gradient *a = &call->a;
+    float mean[PAIR] = {0};
+    row_dots sums[PAIR];
+    row_numbers now[PAIR];
     size_t c = 0;
+    for (size_t i = 0; i < p.rows; i++) {
+        mean[i] = p.dots && a->mean ? a->mean[p.next + i] : 0;
+        sums[i] = (row_dots){{0}, {0}};
+        now[i] = n[i];
+    }
     for (; c + PTB_LANES <= a->width; c += PTB_LANES)
-        gradient_step(type, a, stream, n, gain_sum, bias_sum, first, rows, c, PTB_LANES);
+        pass_step(type, call, stream, p, c, PTB_LANES, mean, now, sums);
     if (c < a->width)
-        gradient_step(type, a, stream, n, gain_sum, bias_sum, first, rows, c, a->width - c);
+        pass_step(type, call, stream, p, c, a->width - c, mean, now, sums);
+    for (size_t i = 0; p.dots && i < p.rows; i++)
+        n[i] = numbers_of(call, p.next + i, sums[i]);
+}
+
+// Two passes over rows [r, r + rows).
+PTB_HOST_BODY gradient_apart(ptb_dtype type, const gradient_call *call, bool stream, size_t rows, size_t r)
+{
+    row_numbers n[PAIR] = {{0, 0, 0, 0}};
+    gradient_pass(type, call, stream, (gradient_rows_of){rows, r, r, false, true}, n);
+    gradient_pass(type, call, stream, (gradient_rows_of){rows, r, r, true, false}, n);
+}
+
+PTB_HOST_BODY gradient_typed(ptb_dtype type, const gradient_call *shared, bool stream, size_t r, size_t end)
+{
+    const gradient_call call = *shared; // a copy: stores can not be taken to change it
+    row_numbers n[PAIR] = {{0, 0, 0, 0}};
+    bool joint = shared->a.width * ptb_dtype_size(type) <= JOINT_BYTES && r + 2 * PAIR <= end;
+    if (joint)
+        gradient_pass(type, &call, stream, (gradient_rows_of){PAIR, r, r, false, true}, n);
+    for (; joint && r + 2 * PAIR <= end; r += PAIR)
+        gradient_pass(type, &call, stream, (gradient_rows_of){PAIR, r, r + PAIR, true, true}, n);
+    if (joint) {
+        gradient_pass(type, &call, stream, (gradient_rows_of){PAIR, r, r, true, false}, n);
+        r += PAIR;
+    }
+    for (; r + PAIR <= end; r += PAIR)
+        gradient_apart(type, &call, stream, PAIR, r);
+    for (; r < end; r++)
+        gradient_apart(type, &call, stream, 1, r);
 }
 
 // Adds rows [first, end) to the sums of d_gain and, where not NULL, of d_bias.
-PTB_HOST_BODY gradient_block(ptb_dtype type, const ptb_norm_gradient *args, bool stream, float *gain_sum,
+PTB_HOST_BODY gradient_block(ptb_dtype type, const ptb_norm_gradient *a, bool stream, float *gain_sum,
                              float *bias_sum, size_t first, size_t end)
 {
-    const ptb_norm_gradient a = *args;
-    size_t r = first;
-    for (; r + PAIR <= end; r += PAIR)
-        gradient_rows(type, &a, stream, gain_sum, bias_sum, r, PAIR);
-    for (; r < end; r++)
-        gradient_rows(type, &a, stream, gain_sum, bias_sum, r, 1);
+    const gradient_call call = {*a, gain_sum, bias_sum};
+    if (stream)
+        gradient_typed(type, &call, true, first, end);
+    else
+        gradient_typed(type, &call, false, first, end);
     ptb_host_fence(stream);
 }
 
