@@ -2,7 +2,10 @@
 // second of which finds it in the caches. The first one goes tile by tile: it makes exponentials relative to
 // the largest logit so far and rescales their sum when that grows (online softmax: Milakov and Gimelshein
 // 2018); the second one brings all tiles to the same maximum. While a tile's exponentials are computed, the
-// maximum of the next tile is taken, so that waiting for memory and arithmetic overlap.
+// maximum of the next tile is taken, so that waiting for memory and arithmetic overlap. For 16-bit gradients
+// the second pass over a row and the first one over the next row are one loop: the exponentials of the next
+// row take the place of those that were just used.
+#include "collectives/algorithm.h"
 #include "strategies/transformer/kernels_host_tasks.h"
 
 #include <float.h>
@@ -13,11 +16,12 @@
 enum {
     TILE_F32 = 1024, // least logits of a tile; two tiles stay in the first-level cache
     TILE_HALF = 2048,
-    TILES = 256,  // most tiles of a row; longer rows have longer tiles
-    UNROLL = 4,   // vectors of a step
-    SUMS = 2,     // independent partial results
-    AHEAD = 6144, // logits to ask for memory ahead of their exponentials, several tiles
-    AGAIN = 512,  // exponentials to ask the second-level cache for ahead of their use
+    TILE_MOST = 4096, // of a tile whose gradients are streamed from a buffer
+    TILES = 256,      // most tiles of a row; longer rows have longer tiles
+    UNROLL = 4,       // vectors of a step
+    SUMS = 2,         // independent partial results
+    AHEAD = 6144,     // logits to ask for memory ahead of their exponentials, several tiles
+    AGAIN = 512,      // exponentials to ask the second-level cache for ahead of their use
 };
 
 static float largest(const ptb_vec *tops)
@@ -40,11 +44,17 @@ static float tile_max(const float *logits, size_t count)
     return most;
 }
 
+// Part of a row whose exponentials are scaled while those of the next row take their place.
+typedef struct {
+    void *out;   // 16-bit gradients; NULL: there is no such row
+    float share; // what to multiply with
+} scaled_part;
+
 // out = exp(logits - top), which may replace the logits; returns their sum. Powers err more the smaller they
 // are, and count less. *next: the largest of the `count` logits behind the tile when `looks_ahead` (count: a
-// multiple of UNROLL vectors).
-PTB_INLINE float tile_exp(float *out, const float *logits, size_t count, float top, bool looks_ahead,
-                          float *next)
+// multiple of UNROLL vectors). Where `scales`, what was in out is scaled and stored as `type` before.
+PTB_INLINE float tile_exp(ptb_dtype type, bool scales, scaled_part before, float *out, const float *logits,
+                          size_t count, float top, bool looks_ahead, float *next)
 {
     ptb_vec sums[SUMS] = {{0}}, tops[SUMS];
     size_t i = 0;
@@ -54,6 +64,8 @@ PTB_INLINE float tile_exp(float *out, const float *logits, size_t count, float t
         for (size_t s = 0; s < UNROLL; s++) {
             size_t at = i + s * PTB_LANES;
             ptb_host_prefetch(PTB_F32, logits, at + AHEAD);
+            if (scales)
+                ptb_vec_store(type, before.out, at, before.share * ptb_vec_load(PTB_F32, out, at));
             ptb_vec e = ptb_vec_exp_below(ptb_vec_load(PTB_F32, logits, at) - top);
             sums[s % SUMS] += e;
             ptb_vec_store(PTB_F32, out, at, e);
@@ -62,6 +74,8 @@ PTB_INLINE float tile_exp(float *out, const float *logits, size_t count, float t
         }
     for (; i < count; i += PTB_LANES) {
         size_t n = ptb_host_least(PTB_LANES, count - i);
+        if (scales)
+            ptb_vec_store_some(type, before.out, i, n, before.share * ptb_vec_load_some(PTB_F32, out, i, n));
         ptb_vec e = ptb_vec_exp_below(ptb_vec_load_some(PTB_F32, logits, i, n) - top);
         e = ptb_host_first_lanes(e, n);
         sums[0] += e;
@@ -79,9 +93,30 @@ typedef struct {
     float tops[TILES];  // of each tile's exponentials
 } row_sums;
 
-static void sum_row(float *exponentials, const float *logits, size_t n, size_t tile_least, row_sums *row)
+// A row whose gradients are not written yet.
+typedef struct {
+    row_sums sums;
+    char *d_logits; /* [vocabulary] */
+    double share;   // what the softmax is multiplied with
+    double loss;
+    size_t target;
+} pending_row;
+
+// What to multiply the exponentials of a tile with.
+static float tile_share(const row_sums *row, size_t tile, double share)
+{
+    double grown = row->tops[tile] == row->top ? 1 : exp((double)row->tops[tile] - (double)row->top);
+    return (float)(share / (double)row->sum * grown);
+}
+
+// The first pass over a row of n logits. Where `scales`, it is the second pass over *before, whose
+// exponentials are replaced; `buffer` (TILE_MOST gradients) where they are then streamed past the caches,
+// else NULL.
+PTB_HOST_BODY sum_row(ptb_dtype type, bool scales, const pending_row *before, uint16_t *buffer,
+                      float *exponentials, const float *logits, size_t n, row_sums *row)
 {
     size_t tile = ptb_host_round_up((n + TILES - 1) / TILES, UNROLL * PTB_LANES);
+    size_t tile_least = type == PTB_F32 ? TILE_F32 : TILE_HALF;
     row->tile = tile < tile_least ? tile_least : tile;
     row->tiles = 0;
     row->sum = 0;
@@ -90,17 +125,26 @@ static void sum_row(float *exponentials, const float *logits, size_t n, size_t t
     for (size_t first = 0; first < n; first += row->tile) {
         size_t count = ptb_host_least(row->tile, n - first), rest = n - first - count;
         const float *tile_logits = logits + first;
-        float before = row->top;
-        row->top = most > before ? most : before;
+        float top = row->top;
+        scaled_part part = {NULL, 0};
+        char *d_logits = scales ? before->d_logits + first * sizeof(uint16_t) : NULL;
+        bool streams = buffer && count <= TILE_MOST;
+        if (scales)
+            part = (scaled_part){streams ? (char *)buffer : d_logits,
+                                 tile_share(&before->sums, row->tiles, before->share)};
+        row->top = most > top ? most : top;
         row->tops[row->tiles++] = row->top;
-        if (row->top != before)
-            row->sum *= expf(before - row->top);
+        if (row->top != top)
+            row->sum *= expf(top - row->top);
+        float *out = exponentials + first;
         if (rest >= count) {
-            row->sum += tile_exp(exponentials + first, tile_logits, count, row->top, true, &most);
+            row->sum += tile_exp(type, scales, part, out, tile_logits, count, row->top, true, &most);
         } else {
             most = tile_max(tile_logits + count, rest);
-            row->sum += tile_exp(exponentials + first, tile_logits, count, row->top, false, NULL);
+            row->sum += tile_exp(type, scales, part, out, tile_logits, count, row->top, false, NULL);
         }
+        if (scales && streams)
+            ptb_copy_streaming(d_logits, buffer, count * sizeof *buffer);
     }
 }
 
@@ -132,48 +176,67 @@ PTB_HOST_BODY scale_tile(ptb_dtype type, bool stream, void *out, const float *ex
     scale_some(type, out, exponentials, i, end, share);
 }
 
-// exponentials: n values for the time of this call, which may be the row's logits or its d_logits.
-PTB_HOST_BODY loss_row(ptb_dtype type, const ptb_cross_entropy *a, size_t r, float *exponentials, bool stream)
+// The row's loss, once its sums are known.
+static void finish_loss(const ptb_cross_entropy *a, size_t r, pending_row *row)
 {
-    size_t n = a->vocabulary, size = ptb_dtype_size(type);
-    const float *logits = a->logits + r * n;
-    char *d_logits = (char *)a->d_logits + r * n * size;
-    if (a->targets[r] < 0) {
-        memset(d_logits, 0, n * size);
-        a->losses[r] = 0;
-        return;
-    }
-    size_t target = (size_t)a->targets[r];
-    float wanted = logits[target];
-    row_sums row;
-    sum_row(exponentials, logits, n, type == PTB_F32 ? TILE_F32 : TILE_HALF, &row);
-    double loss = log((double)row.sum) + ((double)row.top - (double)wanted);
-    double share = a->scale * (a->factor ? (double)*a->factor : 1);
-    for (size_t t = 0; t < row.tiles; t++) {
-        size_t first = t * row.tile, end = ptb_host_least(n, first + row.tile);
-        double grown = row.tops[t] == row.top ? 1 : exp((double)row.tops[t] - (double)row.top);
-        scale_tile(type, stream, d_logits, exponentials, first, end,
-                   (float)(share / (double)row.sum * grown));
-    }
+    row->target = (size_t)a->targets[r];
+    row->d_logits = (char *)a->d_logits + r * a->vocabulary * ptb_dtype_size(a->type);
+    row->share = a->scale * (a->factor ? (double)*a->factor : 1);
+    a->losses[r] = (float)row->loss;
+}
+
+// softmax - 1 = exp(-loss) - 1, not from the rounded softmax.
+static void store_target(ptb_dtype type, const pending_row *row, bool stream)
+{
     ptb_host_fence(stream);
-    // softmax - 1 = exp(-loss) - 1, not from the rounded softmax.
-    ptb_dtype_store(type, d_logits + target * size, share * expm1(-loss));
-    a->losses[r] = (float)loss;
+    ptb_dtype_store(type, row->d_logits + row->target * ptb_dtype_size(type), row->share * expm1(-row->loss));
+}
+
+// The second pass over a row.
+PTB_HOST_BODY scale_row(ptb_dtype type, bool stream, const pending_row *row, const float *exponentials,
+                        size_t n)
+{
+    for (size_t t = 0; t < row->sums.tiles; t++) {
+        size_t first = t * row->sums.tile, end = ptb_host_least(n, first + row->sums.tile);
+        scale_tile(type, stream, row->d_logits, exponentials, first, end,
+                   tile_share(&row->sums, t, row->share));
+    }
+    store_target(type, row, stream);
 }
 
 // The rows of one thread. In f32 exponentials stand where the gradient will; for 16-bit types the logits of
 // the thread's first row keep those of every row: they stay in the second-level cache, and the logits of the
 // other rows are not written back to memory.
-static void loss_rows(const ptb_cross_entropy *a, size_t first, size_t end, bool stream)
+PTB_HOST_BODY loss_rows(ptb_dtype type, const ptb_cross_entropy *a, size_t first, size_t end, bool stream)
 {
     size_t n = a->vocabulary;
-    for (size_t r = first; r < end; r++)
-        if (a->type == PTB_F32)
-            loss_row(PTB_F32, a, r, (float *)a->d_logits + r * n, false);
-        else if (a->type == PTB_BF16)
-            loss_row(PTB_BF16, a, r, a->logits + first * n, stream);
+    uint16_t buffer[TILE_MOST];
+    pending_row rows[2], *waits = NULL;
+    for (size_t r = first; r < end; r++) {
+        if (a->targets[r] < 0) {
+            memset((char *)a->d_logits + r * n * ptb_dtype_size(type), 0, n * ptb_dtype_size(type));
+            a->losses[r] = 0;
+            continue;
+        }
+        pending_row *row = waits == rows ? rows + 1 : rows;
+        const float *logits = a->logits + r * n;
+        double wanted = (double)logits[a->targets[r]];
+        float *exponentials = type == PTB_F32 ? (float *)a->d_logits + r * n : a->logits + first * n;
+        if (type != PTB_F32 && waits) {
+            sum_row(type, true, waits, stream ? buffer : NULL, exponentials, logits, n, &row->sums);
+            store_target(type, waits, stream);
+        } else {
+            sum_row(type, false, NULL, NULL, exponentials, logits, n, &row->sums);
+        }
+        row->loss = log((double)row->sums.sum) + ((double)row->sums.top - wanted);
+        finish_loss(a, r, row);
+        if (type == PTB_F32)
+            scale_row(type, false, row, exponentials, n);
         else
-            loss_row(PTB_F16, a, r, a->logits + first * n, stream);
+            waits = row;
+    }
+    if (waits)
+        scale_row(type, stream, waits, a->logits + first * n, n);
 }
 
 ptb_status ptb_host_run_cross_entropy(void *arg)
@@ -184,7 +247,8 @@ ptb_status ptb_host_run_cross_entropy(void *arg)
 #pragma omp parallel if (a->rows * a->vocabulary > PTB_HOST_SERIAL)
     {
         size_t threads = (size_t)omp_get_num_threads(), thread = (size_t)omp_get_thread_num();
-        loss_rows(a, a->rows * thread / threads, a->rows * (thread + 1) / threads, stream);
+        PTB_HOST_TYPED(loss_rows, a->type, a, a->rows * thread / threads, a->rows * (thread + 1) / threads,
+                       stream);
     }
     double loss = a->accumulate ? *a->loss : 0;
     for (size_t r = 0; r < a->rows; r++)
