@@ -3,6 +3,8 @@
 
 #include <omp.h>
 
+enum { SEQUENCES = 4 }; // whose rows of the same position are added at once
+
 // Row of positions that row r of the batch uses.
 static inline size_t position_of(size_t r, size_t sequence, size_t offset, const int32_t *start)
 {
@@ -56,34 +58,77 @@ static void zero(float *values, size_t count)
     }
 }
 
-// sums[width] += values
-PTB_HOST_BODY add_row(ptb_dtype type, float *sums, const void *values, size_t width)
+// sums[width] += the `rows` rows of values, `stride` elements apart, in order, while the sums that are needed
+// next are asked for.
+PTB_HOST_BODY add_rows(ptb_dtype type, float *sums, const void *values, size_t rows, size_t stride,
+                       size_t width, const float *next)
 {
     size_t c = 0;
-    for (; c + PTB_LANES <= width; c += PTB_LANES)
-        ptb_vec_store(PTB_F32, sums, c, ptb_vec_load(PTB_F32, sums, c) + ptb_vec_load(type, values, c));
+    for (; c + PTB_LANES <= width; c += PTB_LANES) {
+        ptb_host_prefetch(PTB_F32, next, c);
+        ptb_vec sum = ptb_vec_load(PTB_F32, sums, c);
+        for (size_t r = 0; r < rows; r++)
+            sum += ptb_vec_load(type, values, r * stride + c);
+        ptb_vec_store(PTB_F32, sums, c, sum);
+    }
     if (c < width) {
         size_t n = width - c;
-        ptb_vec sum = ptb_vec_load_some(PTB_F32, sums, c, n) + ptb_vec_load_some(type, values, c, n);
+        ptb_vec sum = ptb_vec_load_some(PTB_F32, sums, c, n);
+        for (size_t r = 0; r < rows; r++)
+            sum += ptb_vec_load_some(type, values, r * stride + c, n);
         ptb_vec_store_some(PTB_F32, sums, c, n, sum);
     }
 }
 
-// Adds the rows whose token, and the rows whose position, belongs to this thread.
-PTB_HOST_BODY add_rows(ptb_dtype type, const ptb_embedding_gradient *args, uint32_t thread, uint32_t threads)
+// The first row from r on whose token belongs to this thread.
+PTB_INLINE size_t owned_row(const ptb_embedding_gradient *a, size_t r, uint32_t thread, uint32_t threads)
 {
-    const ptb_embedding_gradient a = *args;
-    for (size_t r = 0; r < a.rows; r++) {
-        const char *d_out = (const char *)a.d_out + r * a.width * ptb_dtype_size(type);
-        size_t token = (size_t)a.tokens[r];
-        if ((uint32_t)token % threads == thread)
-            add_row(type, a.d_table + token * a.width, d_out, a.width);
-        if (!a.d_positions)
-            continue;
-        size_t position = position_of(r, a.sequence, a.position_offset, a.start);
-        if ((uint32_t)position % threads == thread)
-            add_row(type, a.d_positions + position * a.width, d_out, a.width);
+    while (r < a->rows && (uint32_t)a->tokens[r] % threads != thread)
+        r++;
+    return r;
+}
+
+// Adds the rows whose token belongs to this thread. Tokens are anywhere in the table: the sums of the next
+// one are asked for while one is added.
+PTB_HOST_BODY add_tokens(ptb_dtype type, const ptb_embedding_gradient *a, uint32_t thread, uint32_t threads)
+{
+    size_t r = owned_row(a, 0, thread, threads), size = ptb_dtype_size(type);
+    while (r < a->rows) {
+        size_t next = owned_row(a, r + 1, thread, threads);
+        float *sums = a->d_table + (size_t)a->tokens[r] * a->width;
+        add_rows(type, sums, (const char *)a->d_out + r * a->width * size, 1, 0, a->width,
+                 next < a->rows ? a->d_table + (size_t)a->tokens[next] * a->width : sums);
+        r = next;
     }
+}
+
+// Adds the rows whose position belongs to this thread: of all sequences at once where positions repeat.
+PTB_HOST_BODY add_positions(ptb_dtype type, const ptb_embedding_gradient *a, uint32_t thread,
+                            uint32_t threads)
+{
+    size_t width = a->width, size = ptb_dtype_size(type), sequence = a->sequence;
+    size_t together = a->start ? 1 : SEQUENCES;
+    for (size_t block = 0; block < a->rows; block += together * sequence)
+        for (size_t r = block; r < a->rows && r < block + sequence; r++) {
+            size_t position = position_of(r, sequence, a->position_offset, a->start);
+            float *sums = a->d_positions + position * width;
+            const char *d_out = (const char *)a->d_out + r * width * size;
+            if ((uint32_t)position % threads != thread)
+                continue;
+            if (r + (SEQUENCES - 1) * sequence < a->rows && together == SEQUENCES)
+                add_rows(type, sums, d_out, SEQUENCES, sequence * width, width, sums);
+            else
+                for (size_t s = 0; s < together && r + s * sequence < a->rows; s++)
+                    add_rows(type, sums, d_out + s * sequence * width * size, 1, 0, width, sums);
+        }
+}
+
+PTB_HOST_BODY add_owned(ptb_dtype type, const ptb_embedding_gradient *args, uint32_t thread, uint32_t threads)
+{
+    const ptb_embedding_gradient a = *args; // a copy: stores can not be taken to change it
+    add_tokens(type, &a, thread, threads);
+    if (a.d_positions)
+        add_positions(type, &a, thread, threads);
 }
 
 // Threads own tokens and positions: rows of the same one add in the order of the rows, whatever the number of
@@ -97,6 +142,6 @@ ptb_status ptb_host_run_embedding_gradient(void *arg)
     if (a->d_positions && !a->accumulate_positions)
         zero(a->d_positions, a->positions * width);
 #pragma omp parallel if (a->rows * width > PTB_HOST_SERIAL)
-    PTB_HOST_TYPED(add_rows, a->type, a, (uint32_t)omp_get_thread_num(), (uint32_t)omp_get_num_threads());
+    PTB_HOST_TYPED(add_owned, a->type, a, (uint32_t)omp_get_thread_num(), (uint32_t)omp_get_num_threads());
     return PTB_OK;
 }

@@ -7,10 +7,12 @@
 
 enum {
     SUMS = 256, // partial sums of a sum of squares: their borders do not depend on the number of threads
+    UPDATE_CHUNK = 1024,  // elements of an update's task: an update of an element is long
+    UPDATE_SERIAL = 8192, // elements up to which other threads are not worth waking
 };
 static const float LOSS_SCALE_MOST = 0x1p24f;
 
-enum { WIDE = PTB_LANES / 2, LANES = 4 }; // doubles of a vector; independent partial sums
+enum { WIDE = PTB_LANES / 2, LANES = 8 }; // doubles of a vector; independent partial sums
 typedef double vec_wide __attribute__((vector_size(WIDE * sizeof(double))));
 
 PTB_INLINE vec_wide load_wide(const float *values)
@@ -34,10 +36,12 @@ static double sum_squares(const float *values, size_t count)
             vec_wide x = load_wide(values + i + lane * WIDE);
             sums[lane] += x * x;
         }
-    vec_wide all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    for (size_t half = LANES / 2; half; half /= 2)
+        for (size_t lane = 0; lane < half; lane++)
+            sums[lane] += sums[lane + half];
     double sum = 0;
     for (size_t lane = 0; lane < WIDE; lane++)
-        sum += all[lane];
+        sum += sums[0][lane];
     for (; i < count; i++)
         sum += (double)values[i] * (double)values[i];
     return sum;
@@ -131,7 +135,6 @@ PTB_HOST_BODY adamw_chunk(ptb_dtype type, const ptb_adamw *args, const adamw_num
         if (a.rounded)
             ptb_vec_store_some(type, a.rounded, i, end - i, p);
     }
-    ptb_host_fence(stream);
 }
 
 ptb_status ptb_host_run_adamw(void *arg)
@@ -152,10 +155,14 @@ ptb_status ptb_host_run_adamw(void *arg)
         .rest2 = 1 - a->beta2,
     };
     bool stream = ptb_host_streams(a->rounded, a->count * ptb_dtype_size(a->type), PTB_HOST_LINE, NULL, NULL);
-#pragma omp parallel for schedule(static) if (a->count > PTB_HOST_SERIAL)
-    for (size_t first = 0; first < a->count; first += PTB_HOST_CHUNK)
-        PTB_HOST_TYPED(adamw_chunk, a->type, a, &n, stream, first,
-                       ptb_host_least(a->count, first + PTB_HOST_CHUNK));
+#pragma omp parallel if (a->count > UPDATE_SERIAL)
+    {
+#pragma omp for schedule(static) nowait
+        for (size_t first = 0; first < a->count; first += UPDATE_CHUNK)
+            PTB_HOST_TYPED(adamw_chunk, a->type, a, &n, stream, first,
+                           ptb_host_least(a->count, first + UPDATE_CHUNK));
+        ptb_host_fence(stream);
+    }
     return PTB_OK;
 }
 
@@ -186,7 +193,6 @@ PTB_HOST_BODY sgd_chunk(ptb_dtype type, const ptb_sgd *args, float factor, float
         if (a.rounded)
             ptb_vec_store_some(type, a.rounded, i, end - i, p);
     }
-    ptb_host_fence(stream);
 }
 
 ptb_status ptb_host_run_sgd(void *arg)
@@ -197,9 +203,13 @@ ptb_status ptb_host_run_sgd(void *arg)
         return PTB_OK;
     float factor = u->factor, rate = u->rate;
     bool stream = ptb_host_streams(a->rounded, a->count * ptb_dtype_size(a->type), PTB_HOST_LINE, NULL, NULL);
-#pragma omp parallel for schedule(static) if (a->count > PTB_HOST_SERIAL)
-    for (size_t first = 0; first < a->count; first += PTB_HOST_CHUNK)
-        PTB_HOST_TYPED(sgd_chunk, a->type, a, factor, rate, stream, first,
-                       ptb_host_least(a->count, first + PTB_HOST_CHUNK));
+#pragma omp parallel if (a->count > UPDATE_SERIAL)
+    {
+#pragma omp for schedule(static) nowait
+        for (size_t first = 0; first < a->count; first += UPDATE_CHUNK)
+            PTB_HOST_TYPED(sgd_chunk, a->type, a, factor, rate, stream, first,
+                           ptb_host_least(a->count, first + UPDATE_CHUNK));
+        ptb_host_fence(stream);
+    }
     return PTB_OK;
 }

@@ -2,10 +2,10 @@
 // bounds them. Each round times a copy of the same footprint (bytes read + written) and then the kernel, in
 // one process on the same threads. The limit is the longer of two times: the bytes at the copy's rate (the
 // faster of plain and streaming stores; of a kernel that only reads: at the rate of a read), and the kernel's
-// arithmetic: exponentials, divisions, square roots and other vector operations (additions, products, FMA,
-// integer operations, conversions of 16-bit types) at the rates that they have in the first-level cache.
-// Prints a line for each case: least time, rate, the copy's best rate, which limit holds, least time / limit
-// from the copy's best rate, and the same ratio of single rounds: median [quartiles].
+// arithmetic: exponentials, divisions, square roots, conversions of 16-bit types and other vector operations
+// (additions, products, FMA, integer operations) at the rates that they have in the first-level cache. Prints
+// a line for each case: least time, rate, the copy's best rate, which limit holds, least time / limit from
+// the copy's best rate, and the same ratio of single rounds: median [quartiles].
 #include "collectives/algorithm.h"
 #include "core/clock.h"
 #include "core/device.h"
@@ -13,7 +13,7 @@
 #include "core/stats.h"
 #include "core/text.h"
 #include "strategies/transformer/kernels_host.h"
-#include "strategies/transformer/kernels_host_vector.h"
+#include "tests/bench/element_rates.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -38,6 +38,7 @@ typedef struct {
     const char *only;
     float *pattern;                          /* [PATTERN], normal numbers */
     double exp_s, divide_s, root_s, other_s; // of one element, on one thread
+    double from_s[2], to_s[2];               // of a conversion from and to bf16, f16
 } bench;
 
 typedef struct {
@@ -201,60 +202,6 @@ static ptb_status measure(void *arg)
     return PTB_OK;
 }
 
-typedef ptb_vec element_fn(ptb_vec x);
-
-static inline ptb_vec element_exp(ptb_vec x)
-{
-    return ptb_vec_exp2(x);
-}
-
-static inline ptb_vec element_divide(ptb_vec x)
-{
-    return 1 / x;
-}
-
-static inline ptb_vec element_root(ptb_vec x)
-{
-    for (int lane = 0; lane < PTB_LANES; lane++)
-        x[lane] = sqrtf(x[lane]);
-    return x;
-}
-
-enum { CHAIN = 15 }; // operations of each element, a mix as kernels have it
-static inline ptb_vec element_other(ptb_vec x)
-{
-    for (int i = 0; i < CHAIN; i += 3) {
-        x = x * x + 0.25f;
-        x = x + 0.5f;
-        x = (ptb_vec)((ptb_vec_bits)x & 0xbfffffff);
-    }
-    return x;
-}
-
-// Seconds of one element of an array in the first-level cache; the least of many runs.
-#define ELEMENT_SECONDS(name)                                                                                \
-    static double seconds_##name(float *values, size_t count)                                                \
-    {                                                                                                        \
-        double least = 1;                                                                                    \
-        for (int run = 0; run < 2000; run++) {                                                               \
-            int64_t begin = ptb_clock_ns();                                                                  \
-            for (int repeat = 0; repeat < 10; repeat++) {                                                    \
-                for (size_t i = 0; i < count; i += 4 * PTB_LANES)                                            \
-                    for (size_t part = 0; part < 4; part++) {                                                \
-                        ptb_vec x = ptb_vec_load(PTB_F32, values, i + part * PTB_LANES);                     \
-                        ptb_vec_store(PTB_F32, values + count, i + part * PTB_LANES, element_##name(x));     \
-                    }                                                                                        \
-                __asm__ volatile("" ::"r"(values) : "memory");                                               \
-            }                                                                                                \
-            least = fmin(least, seconds_since(begin) / (10 * (double)count));                                \
-        }                                                                                                    \
-        return least;                                                                                        \
-    }
-ELEMENT_SECONDS(exp)
-ELEMENT_SECONDS(divide)
-ELEMENT_SECONDS(root)
-ELEMENT_SECONDS(other)
-
 static ptb_status measure_elements(void *arg)
 {
     bench *b = *(bench **)arg;
@@ -264,19 +211,26 @@ static ptb_status measure_elements(void *arg)
     b->divide_s = seconds_divide(values, COUNT);
     b->root_s = seconds_root(values, COUNT);
     b->other_s = seconds_other(values, COUNT) / CHAIN;
+    b->from_s[0] = conversion_seconds(PTB_BF16, true, values, COUNT);
+    b->from_s[1] = conversion_seconds(PTB_F16, true, values, COUNT);
+    b->to_s[0] = conversion_seconds(PTB_BF16, false, values, COUNT);
+    b->to_s[1] = conversion_seconds(PTB_F16, false, values, COUNT);
     printf("one thread, first-level cache, ns an element: exp %.3f, division %.3f, square root %.3f, "
-           "other operation %.4f\n",
-           b->exp_s * 1e9, b->divide_s * 1e9, b->root_s * 1e9, b->other_s * 1e9);
+           "conversion from bf16 %.4f, to it %.4f, from f16 %.4f, to it %.4f, other operation %.4f\n",
+           b->exp_s * 1e9, b->divide_s * 1e9, b->root_s * 1e9, b->from_s[0] * 1e9, b->to_s[0] * 1e9,
+           b->from_s[1] * 1e9, b->to_s[1] * 1e9, b->other_s * 1e9);
     return PTB_OK;
 }
 
 // ---- cases
 
-// Vector operations of an element besides exponentials, divisions and roots: a kernel's own, and conversions
-// of 16-bit loads (bf16: widen and shift) and stores.
-static double operations(ptb_dtype type, int own, int loads, int stores)
+// What an element costs besides exponentials, divisions and roots, in operations: a kernel's own, and
+// conversions of 16-bit loads and stores.
+static double operations(const bench *b, ptb_dtype type, int own, int loads, int stores)
 {
-    return own + (type == PTB_F32 ? 0 : type == PTB_BF16 ? 2 * loads + stores : loads + stores);
+    if (type == PTB_F32)
+        return own;
+    return own + (loads * b->from_s[type == PTB_F16] + stores * b->to_s[type == PTB_F16]) / b->other_s;
 }
 
 static int bench_measure(bench *b, ptb_stream *stream, bench_case *c)
@@ -329,7 +283,7 @@ static int bench_norm(bench *b, ptb_stream *stream, ptb_dtype type, size_t rows,
                          .width = width,
                          .epsilon = 1e-5f,
                          .type = type};
-        CASE(norm, "norm", .bytes = 2 * size, .others = operations(type, 6, 3, 1) * count);
+        CASE(norm, "norm", .bytes = 2 * size, .others = operations(b, type, 6, 3, 1) * count);
     }
     {
         ptb_norm_gradient args = {.d_in = take(b, type, n),
@@ -344,7 +298,8 @@ static int bench_norm(bench *b, ptb_stream *stream, ptb_dtype type, size_t rows,
                                   .rows = rows,
                                   .width = width,
                                   .type = type};
-        CASE(norm_gradient, "norm gradient", .bytes = 4 * size, .others = operations(type, 12, 5, 1) * count);
+        CASE(norm_gradient, "norm gradient", .bytes = 4 * size,
+             .others = operations(b, type, 12, 5, 1) * count);
     }
     b->used = 0;
     return failed;
@@ -359,26 +314,26 @@ static int bench_elementwise(bench *b, ptb_stream *stream, ptb_dtype type, size_
     {
         ptb_activation args = {out, in, rows, width, PTB_GELU, type};
         CASE(activation, "gelu", .bytes = 2 * size, .exps = count, .divisions = count,
-             .others = operations(type, 6, 1, 1) * count);
+             .others = operations(b, type, 6, 1, 1) * count);
     }
     {
         ptb_activation_gradient args = {out, d_out, in, rows, width, PTB_GELU, type};
         CASE(activation_gradient, "gelu gradient", .bytes = 3 * size, .exps = count, .divisions = count,
-             .others = operations(type, 11, 2, 1) * count);
+             .others = operations(b, type, 11, 2, 1) * count);
     }
     {
         ptb_activation args = {out, in, rows, width, PTB_SWIGLU, type};
         CASE(activation, "swiglu", .bytes = 3 * size, .exps = count, .divisions = count,
-             .others = operations(type, 5, 2, 1) * count);
+             .others = operations(b, type, 5, 2, 1) * count);
     }
     {
         ptb_activation_gradient args = {out, d_out, in, rows, width, PTB_SWIGLU, type};
         CASE(activation_gradient, "swiglu gradient", .bytes = 5 * size, .exps = count, .divisions = count,
-             .others = operations(type, 9, 3, 2) * count);
+             .others = operations(b, type, 9, 3, 2) * count);
     }
     {
         ptb_add args = {out, in, d_out, n, type};
-        CASE(add, "add", .bytes = 3 * size, .others = operations(type, 1, 2, 1) * count);
+        CASE(add, "add", .bytes = 3 * size, .others = operations(b, type, 1, 2, 1) * count);
     }
     {
         ptb_dropout args = {.out = out,
@@ -390,7 +345,7 @@ static int bench_elementwise(bench *b, ptb_stream *stream, ptb_dtype type, size_
                             .total_length = rows,
                             .rate = 0.1f,
                             .type = type};
-        CASE(dropout, "dropout", .bytes = 3 * size, .others = operations(type, 15, 2, 1) * count);
+        CASE(dropout, "dropout", .bytes = 3 * size, .others = operations(b, type, 15, 2, 1) * count);
     }
     b->used = 0;
     return failed;
@@ -405,11 +360,11 @@ static int bench_convert(bench *b, ptb_stream *stream, ptb_dtype type, size_t ro
     void *narrow = take(b, type, n);
     {
         ptb_convert args = {narrow, wide, n, type, PTB_F32};
-        CASE(convert, "convert from f32", .bytes = bytes, .others = operations(type, 0, 0, 1) * count);
+        CASE(convert, "convert from f32", .bytes = bytes, .others = operations(b, type, 0, 0, 1) * count);
     }
     {
         ptb_convert args = {wide, narrow, n, PTB_F32, type};
-        CASE(convert, "convert to f32", .bytes = bytes, .others = operations(type, 0, 1, 0) * count);
+        CASE(convert, "convert to f32", .bytes = bytes, .others = operations(b, type, 0, 1, 0) * count);
     }
     b->used = 0;
     return failed;
@@ -432,7 +387,7 @@ static int bench_embedding(bench *b, ptb_stream *stream, ptb_dtype type, size_t 
                               .sequence = sequence,
                               .width = width,
                               .type = type};
-        CASE(embedding, "embedding", .bytes = 2.25 * size, .others = operations(type, 1, 2, 1) * count);
+        CASE(embedding, "embedding", .bytes = 2.25 * size, .others = operations(b, type, 1, 2, 1) * count);
     }
     {
         ptb_embedding_gradient args = {.d_table = take(b, PTB_F32, vocabulary * width),
@@ -449,7 +404,7 @@ static int bench_embedding(bench *b, ptb_stream *stream, ptb_dtype type, size_t 
         // Each row: d_out, and its token's sums read and written; a position's sums once for all sequences.
         double bytes = size + 2.5 * (double)(n * sizeof(float));
         CASE(embedding_gradient, "embedding gradient", .bytes = bytes,
-             .others = operations(type, 2, 1, 0) * count);
+             .others = operations(b, type, 2, 1, 0) * count);
         args.accumulate_table = false;
         CASE(embedding_gradient, "embedding grad. zero", .bytes = bytes + table_bytes);
     }
@@ -473,7 +428,7 @@ static int bench_loss(bench *b, ptb_stream *stream, ptb_dtype type, size_t rows,
                               .scale = 1,
                               .type = type};
     CASE(cross_entropy, "cross entropy", .bytes = count * (4 + (double)ptb_dtype_size(type)), .exps = count,
-         .others = operations(type, 4, 0, 1) * count);
+         .others = operations(b, type, 4, 0, 1) * count);
     b->used = 0;
     return failed;
 }
@@ -491,11 +446,11 @@ static int bench_optimizer(bench *b, ptb_stream *stream, ptb_dtype type, size_t 
     {
         ptb_adamw args = {parameter, m, v, gradient, rounded, &update, n, 0.9f, 0.95f, 1e-8f, 0.1f, type};
         CASE(adamw, "adamw", .bytes = count * (rounds ? 30 : 28), .divisions = count, .roots = count,
-             .others = operations(type, 10, 0, 1) * count);
+             .others = operations(b, type, 10, 0, 1) * count);
     }
     {
         ptb_sgd args = {parameter, m, gradient, rounded, &update, n, 0.9f, 0.1f, type};
-        CASE(sgd, "sgd", .bytes = count * (rounds ? 22 : 20), .others = operations(type, 5, 0, 1) * count);
+        CASE(sgd, "sgd", .bytes = count * (rounds ? 22 : 20), .others = operations(b, type, 5, 0, 1) * count);
     }
     if (!rounds) {
         ptb_sum_squares args = {&sum, gradient, n, false};
