@@ -193,6 +193,14 @@ static void test_against_differences(void **state)
                 check_norm(*state, compute_types[t], kind, sizes[i][0], sizes[i][1]);
 }
 
+// Rows that the first-level cache does not hold several of are taken in pairs, by pieces; the last one is alone.
+static void test_wide(void **state)
+{
+    for (norm_kind kind = 0; kind < KINDS; kind++)
+        check_norm(*state, PTB_F32, kind, 3, 2053);
+    check_norm(*state, PTB_BF16, LAYERNORM, 3, 4099);
+}
+
 // d_in may be d_out, residual may be d_in, and both at once is the sum over d_out itself.
 static void test_aliases(void **state)
 {
@@ -276,6 +284,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         KERNEL_TEST(test_against_differences),
+        KERNEL_TEST(test_wide),
         KERNEL_TEST(test_aliases),
         KERNEL_TEST(test_large_mean),
         KERNEL_TEST(test_threads),
