@@ -19,7 +19,7 @@
 
 enum { LIST_MAX = 16, MAX_STEPS = 1 << 20, TRACE_SPANS = 1 << 14 };
 
-static const char *const precisions[] = {"f32", "bf16", "f16", NULL};
+static const char *const precisions[] = {"f32", "tf32", "bf16", "f16", NULL};
 static const char *const reduce_types[] = {"f32", "bf16", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
 static const char *const optimizers[] = {"adamw", "sgd", NULL};
@@ -39,7 +39,9 @@ static const ptb_opt step_opts[] = {
     {"device", 0, PTB_OPT_STRING, FIELD(device), "host", 0, 0, NULL, "NAME", "where memory and streams are"},
     PTB_MODEL_OPTS(ptb_step_config, model),
     {"precision", 0, PTB_OPT_LIST, FIELD(precision), "f32", 0, 0, precisions, "LIST",
-     "types to compute in; in bf16 and f16 the optimizer keeps f32 master weights and gradients are f32"},
+     "types to compute in; in bf16 and f16 the optimizer keeps f32 master weights and gradients are f32; "
+     "tf32 "
+     "is f32 but for the operands of linear layers, which tensor cores round to 10 bits of mantissa"},
     {"reduce-type", 0, PTB_OPT_CHOICE, FIELD(reduce_type), "f32", 0, 0, reduce_types, NULL,
      "type of the gradients while they are reduced over ranks"},
     {"batch", 0, PTB_OPT_INT, FIELD(batch), "0", 0, 1 << 24, NULL, NULL,
@@ -329,6 +331,8 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
     if (!(run->kernels->types & 1u << ptb_step_type(point.precision)))
         snprintf(c->skip, sizeof c->skip, "the kernels %s do not compute in %s", run->kernels->plugin.name,
                  point.precision);
+    if (ptb_step_is_tf32(point.precision) && !run->kernels->set_tf32)
+        snprintf(c->skip, sizeof c->skip, "the kernels %s have no TF32", run->kernels->plugin.name);
     // At 100 GFLOP/s a rank: only for the progress line.
     double tokens = (double)(run->batch / run->env.world->size * run->layout.shape.sequence);
     c->estimate_s = ptb_layout_flops_palm(&run->layout) * tokens / 100e9;
@@ -357,6 +361,7 @@ static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_ste
                         .threads = true},
         .optimizer = ptb_step_optimizer(c, type),
         .type = type,
+        .tf32 = ptb_step_is_tf32(point->precision),
         .reduce_type = ptb_step_type(c->reduce_type),
         .batch = run->batch,
         .micro_batches = c->micro_batches,

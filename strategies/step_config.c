@@ -16,6 +16,11 @@ static bool is_word(const char *word, const char *wanted)
     return word && strcmp(word, wanted) == 0;
 }
 
+bool ptb_step_is_tf32(const char *precision)
+{
+    return is_word(precision, "tf32");
+}
+
 ptb_dtype ptb_step_type(const char *precision)
 {
     return is_word(precision, "bf16") ? PTB_BF16 : is_word(precision, "f16") ? PTB_F16 : PTB_F32;

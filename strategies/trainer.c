@@ -151,6 +151,8 @@ static ptb_status make_local(ptb_trainer *t)
         PTB_TRY(make_input(t));
     PTB_TRY(make_update(t));
     PTB_TRY(ptb_model_new(&model, &t->model));
+    if (c->tf32)
+        PTB_TRY(c->kernels->set_tf32(t->compute, true));
     return c->kernels->reserve(t->compute);
 }
 

@@ -23,6 +23,7 @@ typedef struct {
     ptb_comm_config comm_config;
     ptb_optimizer optimizer;
     ptb_dtype type;        // compute type: parameters in use and activations; master weights stay f32
+    bool tf32;             // f32 products through TF32, which the kernels have
     ptb_dtype reduce_type; // of the gradients while they are reduced
     int64_t batch;         // sequences of the global batch; divides by ranks x micro_batches
     int64_t micro_batches; // of a rank's part of it, one after the other; their gradients add up

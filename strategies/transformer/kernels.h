@@ -22,7 +22,8 @@
 // groups > 0 is one product a group (an expert): weight, bias and their gradients are [groups, ...], and
 // group g has rows [offsets[g], offsets[g + 1]), offsets[0] = 0. Rows from offsets[groups] to `rows` are not
 // touched. A group without rows has a zero weight gradient. On the host results do not depend on the number
-// of threads, to the bit.
+// of threads, to the bit. GELU (see ptb_activation) is taken of a result before or after its rounding, as
+// the back-end likes.
 
 // out = in * weight^T + bias + residual
 typedef struct {
@@ -31,6 +32,7 @@ typedef struct {
     const void *weight;   /* [columns, inner] */
     const void *bias;     /* [columns], NULL: none */
     const void *residual; /* [rows, columns], out's type, NULL: none; may be out */
+    void *activated;      /* [rows, columns]: GELU of out, NULL: none; not with wide */
     size_t rows, columns, inner;
     size_t groups;          // 0: one plain product
     const int32_t *offsets; /* [groups + 1] */
@@ -38,11 +40,12 @@ typedef struct {
     bool wide; // out and residual are f32
 } ptb_matmul;
 
-// d_in = d_out * weight (+ d_in)
+// d_in = (d_out * weight (+ d_in)) times GELU's derivative at gelu_in
 typedef struct {
-    void *d_in;         /* [rows, inner] */
-    const void *d_out;  /* [rows, columns] */
-    const void *weight; /* [columns, inner] */
+    void *d_in;          /* [rows, inner] */
+    const void *d_out;   /* [rows, columns] */
+    const void *weight;  /* [columns, inner] */
+    const void *gelu_in; /* [rows, inner], NULL: without GELU */
     size_t rows, columns, inner;
     size_t groups;
     const int32_t *offsets; /* [groups + 1] */
@@ -433,17 +436,24 @@ typedef struct {
     unsigned types;
     // Processor threads that kernels of this stream use from now on (host; ignored elsewhere).
     ptb_status (*set_threads)(ptb_stream *stream, int threads);
+    // f32 products of linear layers of this stream, and their peak, through TF32 from now on: operands
+    // rounded to 10 bits of mantissa, sums in f32. NULL: has none.
+    ptb_status (*set_tf32)(ptb_stream *stream, bool on);
     // Linear layers keep some memory with their stream, category workspace: stream_workspace(threads) bytes,
     // allocated by reserve (which waits for the stream) or else by the first linear layer, freed with the
     // stream. reserve comes after set_threads.
     ptb_status (*reserve)(ptb_stream *stream);
     size_t (*stream_workspace)(int threads);
     // The best rate of matrix products of this type measured now, with `threads` threads and nothing else to
-    // do: what utilisation (MFU) refers to. Waits for the stream, then takes under 1 s. Host: the best of a
-    // few runs of our own product, oneDNN's sgemm and oneDNN's product with packed weights, rows x columns x
-    // depth 1024 x 3072 x 768 and 1024 x 1024 x 1024, operands in the caches' reach; f16 has the rate of f32.
+    // do: what utilisation (MFU) refers to. Waits for the stream, then takes about 1 s at most. CUDA: the
+    // best of several runs of cuBLASLt's product, squares of 8192 and of 4096 (small ones on a simulated
+    // device, whose rate says nothing of GPUs), with random operands, which are in no category of the ledger.
+    // Host: the best of a few runs of our own product, oneDNN's sgemm and oneDNN's product with packed
+    // weights, rows x columns x depth 1024 x 3072 x 768 and 1024 x 1024 x 1024, operands in the caches'
+    // reach; f16 has the rate of f32.
     ptb_status (*matmul_peak)(ptb_stream *stream, ptb_dtype type, int threads, double *flops_per_s);
-    // Copies with the threads of the stream; streaming: past the caches, where the processor can. The faster
+    // Copies with the threads of the stream; streaming: past the caches, where the processor can; CUDA: by a
+    // kernel, and not by cudaMemcpyAsync. The faster
     // of the two is the memory bandwidth that kernels are held to.
     ptb_status (*copy)(ptb_stream *stream, void *to, const void *from, size_t bytes, bool streaming);
     // Reads all of `from` (whole cache lines of it) with the threads of the stream and does no more: what

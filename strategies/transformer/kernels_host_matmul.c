@@ -170,18 +170,47 @@ static void make_weight_gradient(const void *call, size_t group, size_t first, s
     };
 }
 
+// Rows of a layer that are part of the product.
+static size_t used_rows(const product *p)
+{
+    return p->groups ? (size_t)p->offsets[p->groups] : p->rows;
+}
+
+// GELU is a pass of its own: the results are in the caches of the threads that made them, or too large for
+// any.
 ptb_status ptb_host_run_matmul(void *arg)
 {
     const ptb_matmul *m = arg;
     product p = {m->rows, m->groups, m->offsets, make_forward, m};
-    return run(&p, ptb_host_stream_of(arg, sizeof *m));
+    if (m->activated && m->wide) {
+        ptb_error("a linear layer with wide results has no activation");
+        return PTB_INTERNAL;
+    }
+    PTB_TRY(run(&p, ptb_host_stream_of(arg, sizeof *m)));
+    if (!m->activated)
+        return PTB_OK;
+    return ptb_host_run_activation(&(ptb_activation){.out = m->activated,
+                                                     .in = m->out,
+                                                     .rows = used_rows(&p),
+                                                     .width = m->columns,
+                                                     .kind = PTB_GELU,
+                                                     .type = m->type});
 }
 
 ptb_status ptb_host_run_matmul_input_gradient(void *arg)
 {
     const ptb_matmul_input_gradient *m = arg;
     product p = {m->rows, m->groups, m->offsets, make_input_gradient, m};
-    return run(&p, ptb_host_stream_of(arg, sizeof *m));
+    PTB_TRY(run(&p, ptb_host_stream_of(arg, sizeof *m)));
+    if (!m->gelu_in)
+        return PTB_OK;
+    return ptb_host_run_activation_gradient(&(ptb_activation_gradient){.d_in = m->d_in,
+                                                                       .d_out = m->d_in,
+                                                                       .in = m->gelu_in,
+                                                                       .rows = used_rows(&p),
+                                                                       .width = m->inner,
+                                                                       .kind = PTB_GELU,
+                                                                       .type = m->type});
 }
 
 ptb_status ptb_host_run_matmul_weight_gradient(void *arg)

@@ -121,8 +121,7 @@ static ptb_status feed_forward(const ptb_pass *p, bool again)
     PTB_TRY(ptb_pass_norm(p, PTB_BLOCK_NORM2_GAIN, b->middle, b->norm2, b->norm2_mean, b->norm2_rstd));
     if (p->unit->mixture)
         return ptb_mixture_forward(p, again);
-    PTB_TRY(ptb_pass_linear(p, layer(p, PTB_BLOCK_UP_WEIGHT), b->norm2, NULL, b->up));
-    PTB_TRY(ptb_pass_activation(p, p->m->w.rows, p->m->w.activated, b->up, b->activated));
+    PTB_TRY(ptb_pass_up(p, layer(p, PTB_BLOCK_UP_WEIGHT), p->m->w.activated, b->norm2, b->up, b->activated));
     if (again)
         return PTB_OK;
     return add_to_stream(p, PTB_BLOCK_DOWN_WEIGHT, PTB_DROPOUT_FEED_FORWARD, b->activated, b->middle, b->out);
@@ -148,13 +147,12 @@ static ptb_status dense_backward(const ptb_pass *p)
 {
     ptb_block_state *b = p->state;
     ptb_block_gradients *g = p->g;
-    bool in_place = p->m->config.layout->shape.activation == PTB_GELU; // input and output are of one width
-    void *d_activated = in_place ? g->d_up : p->m->d_inner;
-    PTB_TRY(ptb_pass_linear_backward(p, layer(p, PTB_BLOCK_DOWN_WEIGHT), g->d_feed, b->activated, d_activated,
-                                     false));
-    if (p->parts & PTB_BACKWARD_INPUT)
-        PTB_TRY(
-            ptb_pass_activation_backward(p, p->m->w.rows, p->m->w.activated, d_activated, b->up, g->d_up));
+    const ptb_pass_down_buffers down = {.d_out = g->d_feed,
+                                        .activated = b->activated,
+                                        .up = b->up,
+                                        .d_activated = p->m->d_inner,
+                                        .d_up = g->d_up};
+    PTB_TRY(ptb_pass_down_backward(p, layer(p, PTB_BLOCK_DOWN_WEIGHT), p->m->w.activated, &down));
     return ptb_pass_linear_backward(p, layer(p, PTB_BLOCK_UP_WEIGHT), g->d_up, b->norm2, p->m->d_norm, false);
 }
 

@@ -113,11 +113,15 @@ const void *ptb_pass_parameter(const ptb_pass *p, ptb_tensor_role role);
 float *ptb_pass_gradient(const ptb_pass *p, ptb_tensor_role role);
 // base + elements of the compute type
 void *ptb_pass_at(const ptb_pass *p, void *base, size_t elements);
-// A linear layer with its bias, if it has one; offsets of the experts' rows, NULL: a plain layer.
+// A linear layer with its bias, if it has one; offsets of the experts' rows, NULL: a plain layer. Where GELU
+// follows the layer, forward writes it to `activated`; where GELU comes before the layer, backward takes its
+// derivative at gelu_in into d_in. NULL: no GELU.
 typedef struct {
     ptb_tensor_role weight;
     size_t rows;
     const int32_t *offsets;
+    void *activated;
+    const void *gelu_in;
 } ptb_pass_layer;
 ptb_status ptb_pass_linear(const ptb_pass *p, ptb_pass_layer layer, const void *in, const void *residual,
                            void *out);
@@ -133,9 +137,16 @@ typedef struct {
     const float *mean, *rstd;
 } ptb_pass_norm_buffers;
 ptb_status ptb_pass_norm_backward(const ptb_pass *p, ptb_tensor_role gain, const ptb_pass_norm_buffers *b);
-ptb_status ptb_pass_activation(const ptb_pass *p, size_t rows, size_t width, const void *in, void *out);
-ptb_status ptb_pass_activation_backward(const ptb_pass *p, size_t rows, size_t width, const void *d_out,
-                                        const void *in, void *d_in);
+// A layer up and the activation: up = layer(in), activated [rows, width]; and back, from the gradient of the
+// layer down's output to d_up. d_activated: scratch of activated's shape, for activations but GELU.
+ptb_status ptb_pass_up(const ptb_pass *p, ptb_pass_layer layer, size_t width, const void *in, void *up,
+                       void *activated);
+typedef struct {
+    const void *d_out, *activated, *up;
+    void *d_activated, *d_up;
+} ptb_pass_down_buffers;
+ptb_status ptb_pass_down_backward(const ptb_pass *p, ptb_pass_layer layer, size_t width,
+                                  const ptb_pass_down_buffers *b);
 ptb_status ptb_pass_dropout(const ptb_pass *p, ptb_dropout_place place, const void *in, const void *residual,
                             void *out);
 

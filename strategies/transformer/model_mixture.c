@@ -54,8 +54,8 @@ static ptb_status experts_forward(const ptb_pass *p)
                                                       .rows = w->rows,
                                                       .top_k = w->top_k,
                                                       .width = w->hidden}));
-    PTB_TRY(ptb_pass_linear(p, grouped(p, PTB_BLOCK_EXPERTS_UP_WEIGHT), b->dispatched, NULL, b->up));
-    PTB_TRY(ptb_pass_activation(p, w->slots, w->expert_activated, b->up, b->activated));
+    PTB_TRY(ptb_pass_up(p, grouped(p, PTB_BLOCK_EXPERTS_UP_WEIGHT), w->expert_activated, b->dispatched, b->up,
+                        b->activated));
     return ptb_pass_linear(p, grouped(p, PTB_BLOCK_EXPERTS_DOWN_WEIGHT), b->activated, NULL, b->expert_out);
 }
 
@@ -80,8 +80,8 @@ ptb_status ptb_mixture_forward(const ptb_pass *p, bool again)
     PTB_TRY(route(p, again));
     PTB_TRY(experts_forward(p));
     if (shared) {
-        PTB_TRY(ptb_pass_linear(p, plain(p, PTB_BLOCK_SHARED_UP_WEIGHT), b->norm2, NULL, b->shared_up));
-        PTB_TRY(ptb_pass_activation(p, w->rows, w->shared_activated, b->shared_up, b->shared_activated));
+        PTB_TRY(ptb_pass_up(p, plain(p, PTB_BLOCK_SHARED_UP_WEIGHT), w->shared_activated, b->norm2,
+                            b->shared_up, b->shared_activated));
     }
     if (again)
         return PTB_OK;
@@ -119,10 +119,12 @@ static ptb_status experts_backward(const ptb_pass *p)
     bool input = p->parts & PTB_BACKWARD_INPUT;
     if (input)
         PTB_TRY(combine_backward(p));
-    PTB_TRY(ptb_pass_linear_backward(p, grouped(p, PTB_BLOCK_EXPERTS_DOWN_WEIGHT), p->g->d_expert_out,
-                                     b->activated, d_inner, false));
-    if (input)
-        PTB_TRY(ptb_pass_activation_backward(p, w->slots, w->expert_activated, d_inner, b->up, d_up));
+    const ptb_pass_down_buffers down = {.d_out = p->g->d_expert_out,
+                                        .activated = b->activated,
+                                        .up = b->up,
+                                        .d_activated = d_inner,
+                                        .d_up = d_up};
+    PTB_TRY(ptb_pass_down_backward(p, grouped(p, PTB_BLOCK_EXPERTS_DOWN_WEIGHT), w->expert_activated, &down));
     PTB_TRY(ptb_pass_linear_backward(p, grouped(p, PTB_BLOCK_EXPERTS_UP_WEIGHT), d_up, b->dispatched, d_inner,
                                      false));
     if (!input)
@@ -167,12 +169,12 @@ static ptb_status shared_backward(const ptb_pass *p)
 {
     const ptb_model_widths *w = &p->m->w;
     const ptb_block_state *b = p->state;
-    void *d_activated = p->m->d_inner;
-    PTB_TRY(ptb_pass_linear_backward(p, plain(p, PTB_BLOCK_SHARED_DOWN_WEIGHT), p->g->d_feed,
-                                     b->shared_activated, d_activated, false));
-    if (p->parts & PTB_BACKWARD_INPUT)
-        PTB_TRY(ptb_pass_activation_backward(p, w->rows, w->shared_activated, d_activated, b->shared_up,
-                                             p->g->d_shared_up));
+    const ptb_pass_down_buffers down = {.d_out = p->g->d_feed,
+                                        .activated = b->shared_activated,
+                                        .up = b->shared_up,
+                                        .d_activated = p->m->d_inner,
+                                        .d_up = p->g->d_shared_up};
+    PTB_TRY(ptb_pass_down_backward(p, plain(p, PTB_BLOCK_SHARED_DOWN_WEIGHT), w->shared_activated, &down));
     return ptb_pass_linear_backward(p, plain(p, PTB_BLOCK_SHARED_UP_WEIGHT), p->g->d_shared_up, b->norm2,
                                     p->m->d_norm, true);
 }

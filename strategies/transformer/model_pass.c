@@ -54,6 +54,7 @@ ptb_status ptb_pass_linear(const ptb_pass *p, ptb_pass_layer layer, const void *
                                       .weight = ptb_pass_parameter(p, layer.weight),
                                       .bias = bias == PTB_ROLE_COUNT ? NULL : ptb_pass_parameter(p, bias),
                                       .residual = residual,
+                                      .activated = layer.activated,
                                       .rows = layer.rows,
                                       .columns = w->rows,
                                       .inner = w->columns,
@@ -71,6 +72,7 @@ ptb_status ptb_pass_linear_backward(const ptb_pass *p, ptb_pass_layer layer, con
                                        .d_in = d_in,
                                        .d_out = d_out,
                                        .weight = ptb_pass_parameter(p, layer.weight),
+                                       .gelu_in = layer.gelu_in,
                                        .rows = layer.rows,
                                        .columns = w->rows,
                                        .inner = w->columns,
@@ -126,7 +128,7 @@ ptb_status ptb_pass_norm_backward(const ptb_pass *p, ptb_tensor_role gain, const
                                         .accumulate = p->accumulate});
 }
 
-ptb_status ptb_pass_activation(const ptb_pass *p, size_t rows, size_t width, const void *in, void *out)
+static ptb_status activate(const ptb_pass *p, size_t rows, size_t width, const void *in, void *out)
 {
     return p->k->activation(p->stream, &(ptb_activation){.type = p->m->config.type,
                                                          .out = out,
@@ -136,8 +138,8 @@ ptb_status ptb_pass_activation(const ptb_pass *p, size_t rows, size_t width, con
                                                          .kind = p->m->config.layout->shape.activation});
 }
 
-ptb_status ptb_pass_activation_backward(const ptb_pass *p, size_t rows, size_t width, const void *d_out,
-                                        const void *in, void *d_in)
+static ptb_status activate_backward(const ptb_pass *p, size_t rows, size_t width, const void *d_out,
+                                    const void *in, void *d_in)
 {
     return p->k->activation_gradient(
         p->stream, &(ptb_activation_gradient){.type = p->m->config.type,
@@ -147,6 +149,33 @@ ptb_status ptb_pass_activation_backward(const ptb_pass *p, size_t rows, size_t w
                                               .rows = rows,
                                               .width = width,
                                               .kind = p->m->config.layout->shape.activation});
+}
+
+static bool is_gelu(const ptb_pass *p)
+{
+    return p->m->config.layout->shape.activation == PTB_GELU;
+}
+
+ptb_status ptb_pass_up(const ptb_pass *p, ptb_pass_layer layer, size_t width, const void *in, void *up,
+                       void *activated)
+{
+    if (is_gelu(p))
+        layer.activated = activated;
+    PTB_TRY(ptb_pass_linear(p, layer, in, NULL, up));
+    return is_gelu(p) ? PTB_OK : activate(p, layer.rows, width, up, activated);
+}
+
+ptb_status ptb_pass_down_backward(const ptb_pass *p, ptb_pass_layer layer, size_t width,
+                                  const ptb_pass_down_buffers *b)
+{
+    if (is_gelu(p)) {
+        layer.gelu_in = b->up;
+        return ptb_pass_linear_backward(p, layer, b->d_out, b->activated, b->d_up, false);
+    }
+    PTB_TRY(ptb_pass_linear_backward(p, layer, b->d_out, b->activated, b->d_activated, false));
+    return p->parts & PTB_BACKWARD_INPUT
+               ? activate_backward(p, layer.rows, width, b->d_activated, b->up, b->d_up)
+               : PTB_OK;
 }
 
 ptb_status ptb_pass_dropout(const ptb_pass *p, ptb_dropout_place place, const void *in, const void *residual,

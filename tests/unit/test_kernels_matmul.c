@@ -192,6 +192,106 @@ static void check_input_gradient(fixture *f, const shape *s, ptb_dtype type, boo
     free(wanted);
 }
 
+// GELU's tanh form and its derivative.
+static double gelu(double x)
+{
+    return x / 2 * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+}
+
+static double gelu_slope(double x)
+{
+    double c = sqrt(2 / 3.14159265358979323846), t = tanh(c * (x + 0.044715 * x * x * x));
+    return (1 + t) / 2 + x / 2 * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
+}
+
+// got = wanted[i], of which each was made from `from[i]` times at most 1.13 (the slope of GELU), rounded
+// before or not, and from sums of `terms` products.
+static void assert_gelu(const array *got, const double *wanted, const double *from, size_t terms)
+{
+    double half = ldexp(1, -ptb_dtype_significant_bits(got->type));
+    for (size_t i = 0; i < got->count; i++) {
+        double value = ptb_dtype_load(got->type, (char *)got->data + i * ptb_dtype_size(got->type));
+        double limit =
+            1.01 * half * (fabs(wanted[i]) + 1.13 * fabs(from[i])) + ldexp(4, -24) * (double)(terms + 1);
+        if (got->type == PTB_F32)
+            limit += 1e-6 * (fabs(wanted[i]) + fabs(from[i])); // exp in f32
+        if (!(fabs(value - wanted[i]) <= limit))
+            fail_msg("element %zu of %zu in %s is %.9g; expected %.9g to within %.3g", i, got->count,
+                     ptb_dtype_name(got->type), value, wanted[i], limit);
+    }
+}
+
+// A layer followed by GELU: both its result and GELU of it.
+static void check_activated(fixture *f, const shape *s, ptb_dtype type, bool with_bias, bool with_residual)
+{
+    size_t m = s->rows, n = s->columns, k = s->inner;
+    array in = array_new(type, m * k, 1), weight = array_new(type, weights(s) * n * k, 2);
+    array bias = array_new(type, weights(s) * n, 3), residual = array_new(type, m * n, 4);
+    array out[2] = {array_new(type, m * n, 5), array_new(type, m * n, 6)};
+    double *wanted = malloc((m * n + 1) * sizeof *wanted),
+           *activated = malloc((m * n + 1) * sizeof *activated);
+    for (size_t r = 0; r < m; r++)
+        for (size_t c = 0, g = group_of(s, r); c < n; c++) {
+            double sum = 0;
+            for (size_t i = 0; g != SIZE_MAX && i < k; i++)
+                sum += in.values[r * k + i] * weight.values[(g * n + c) * k + i];
+            sum += (g != SIZE_MAX && with_bias ? bias.values[g * n + c] : 0) +
+                   (with_residual ? residual.values[r * n + c] : 0);
+            wanted[r * n + c] = g == SIZE_MAX ? out[0].values[r * n + c] : sum;
+            activated[r * n + c] = g == SIZE_MAX ? out[1].values[r * n + c] : gelu(sum);
+        }
+    ptb_matmul args = {.out = out[0].data,
+                       .activated = out[1].data,
+                       .in = in.data,
+                       .weight = weight.data,
+                       .bias = with_bias ? bias.data : NULL,
+                       .residual = with_residual ? residual.data : NULL,
+                       .rows = m,
+                       .columns = n,
+                       .inner = k,
+                       .groups = s->groups,
+                       .offsets = s->offsets,
+                       .type = type};
+    run_threads(f, out, 2, enqueue_forward, &args);
+    assert_rounded_once(&out[0], wanted, k);
+    assert_gelu(&out[1], activated, wanted, k);
+    array_free(&in), array_free(&weight), array_free(&bias), array_free(&residual);
+    array_free(&out[0]), array_free(&out[1]);
+    free(wanted), free(activated);
+}
+
+// The input gradient of a layer that GELU comes before.
+static void check_gelu_gradient(fixture *f, const shape *s, ptb_dtype type, bool accumulate)
+{
+    size_t m = s->rows, n = s->columns, k = s->inner;
+    array d_in = array_new(type, m * k, 1), weight = array_new(type, weights(s) * n * k, 2);
+    array d_out = array_new(type, m * n, 3), gelu_in = array_new(type, m * k, 4);
+    double *wanted = malloc((m * k + 1) * sizeof *wanted), *product = malloc((m * k + 1) * sizeof *product);
+    for (size_t r = 0; r < m; r++)
+        for (size_t i = 0, g = group_of(s, r); i < k; i++) {
+            size_t at = r * k + i;
+            product[at] = accumulate || g == SIZE_MAX ? d_in.values[at] : 0;
+            for (size_t c = 0; g != SIZE_MAX && c < n; c++)
+                product[at] += d_out.values[r * n + c] * weight.values[(g * n + c) * k + i];
+            wanted[at] = product[at] * (g == SIZE_MAX ? 1 : gelu_slope(gelu_in.values[at]));
+        }
+    ptb_matmul_input_gradient args = {.d_in = d_in.data,
+                                      .d_out = d_out.data,
+                                      .weight = weight.data,
+                                      .gelu_in = gelu_in.data,
+                                      .rows = m,
+                                      .columns = n,
+                                      .inner = k,
+                                      .groups = s->groups,
+                                      .offsets = s->offsets,
+                                      .type = type,
+                                      .accumulate = accumulate};
+    run_threads(f, &d_in, 1, enqueue_input, &args);
+    assert_gelu(&d_in, wanted, product, n);
+    array_free(&d_in), array_free(&weight), array_free(&d_out), array_free(&gelu_in);
+    free(wanted), free(product);
+}
+
 static void check_weight_gradient(fixture *f, const shape *s, ptb_dtype type, bool with_bias, bool accumulate)
 {
     size_t m = s->rows, n = s->columns, k = s->inner, all = weights(s) * n;
@@ -245,6 +345,9 @@ static void check_all(fixture *f, const shape *given)
                 check_weight_gradient(f, s, type, bias, on);
             }
             check_input_gradient(f, s, type, on);
+            check_activated(f, s, type, on, false);
+            check_activated(f, s, type, on, true);
+            check_gelu_gradient(f, s, type, on);
         }
     test_memory_free(offsets);
 }
@@ -286,6 +389,8 @@ static void test_blocks(void **state)
         check_forward(*state, &square, (ptb_dtype)type, false, false, true, false);
         check_input_gradient(*state, &square, (ptb_dtype)type, true);
         check_weight_gradient(*state, &square, (ptb_dtype)type, true, false);
+        check_activated(*state, &tall, (ptb_dtype)type, true, false);
+        check_gelu_gradient(*state, &deep, (ptb_dtype)type, false);
     }
 }
 
@@ -369,10 +474,56 @@ static void test_workspace(void **state)
     test_memory_free(in), test_memory_free(weight), test_memory_free(out);
 }
 
+// The simulated cuBLASLt is told to have no algorithms (tests/simcuda/cublaslt.cpp).
+static bool library_refuses(void)
+{
+    const char *settings = getenv("PTB_SIM");
+    return !test_on_host() && settings && strstr(settings, "lt_none=1");
+}
+
+// Through TF32, f32 products are off by about 2^-11 of their operands, and by no more; switched off, they are
+// f32's again.
+static void test_tf32(void **state)
+{
+    fixture *f = *state;
+    enum { M = 64, N = 96, K = 128 };
+    if (!f->kernels->set_tf32 || library_refuses())
+        skip();
+    array in = array_new(PTB_F32, M * K, 1), weight = array_new(PTB_F32, N * K, 2);
+    array out = array_new(PTB_F32, M * N, 3);
+    ptb_matmul args = {.out = out.data,
+                       .in = in.data,
+                       .weight = weight.data,
+                       .rows = M,
+                       .columns = N,
+                       .inner = K,
+                       .type = PTB_F32};
+    for (int on = 1; on >= 0; on--) {
+        double distance = 0, norm = 0;
+        assert_int_equal(f->kernels->set_tf32(f->stream, on), PTB_OK);
+        finish(f, f->kernels->matmul(f->stream, &args));
+        for (size_t i = 0; i < M * N; i++) {
+            double wanted = 0;
+            for (size_t k = 0; k < K; k++)
+                wanted += in.values[i / N * K + k] * weight.values[i % N * K + k];
+            distance += pow(((float *)out.data)[i] - wanted, 2);
+            norm += wanted * wanted;
+        }
+        double relative = sqrt(distance / norm);
+        if (on ? relative < 1e-5 || relative > 1e-3 : relative > 1e-6)
+            fail_msg("relative distance %g with TF32 %s", relative, on ? "on" : "off");
+    }
+    array_free(&in), array_free(&weight), array_free(&out);
+}
+
 static void test_peak(void **state)
 {
     fixture *f = *state;
     double flops[2] = {0};
+    if (library_refuses()) { // no other product stands in for the library's
+        assert_int_equal(f->kernels->matmul_peak(f->stream, PTB_F32, 1, &flops[0]), PTB_UNSUPPORTED);
+        return;
+    }
     assert_int_equal(f->kernels->matmul_peak(f->stream, PTB_F32, 1, &flops[0]), PTB_OK);
     assert_int_equal(f->kernels->matmul_peak(f->stream, PTB_BF16, 1, &flops[1]), PTB_OK);
     assert_true(flops[0] > 1e6 && flops[1] > 1e6);
@@ -385,8 +536,9 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, kernels_setup, kernels_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_small),       TEST(test_no_rows),    TEST(test_blocks),    TEST(test_groups),
-        TEST(test_bad_offsets), TEST(test_not_finite), TEST(test_workspace), TEST(test_peak),
+        TEST(test_small),     TEST(test_no_rows),     TEST(test_blocks),
+        TEST(test_groups),    TEST(test_bad_offsets), TEST(test_not_finite),
+        TEST(test_workspace), TEST(test_tf32),        TEST(test_peak),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
