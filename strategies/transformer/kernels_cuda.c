@@ -1,6 +1,7 @@
 // The table of the back-end `cuda`, one line a kernel. Linear layers are in kernels_cuda_matmul.c; what runs
 // on the device is in the .cu files beside the .c files named for the kernels.
 #include "strategies/transformer/kernels_cuda_internal.h"
+#include "strategies/transformer/kernels_cuda_product.h"
 
 // While kernels are being added, those that are not there yet are NULL.
 #define X(method, arguments)                                                                                 \
@@ -23,14 +24,29 @@ static ptb_status set_threads(ptb_stream *stream, int threads)
     return PTB_OK;
 }
 
+// Work is enqueued only while nothing on the stream has failed, and what fails sticks to the stream.
+#define X(method, arguments)                                                                                 \
+    static ptb_status method(ptb_stream *stream, const arguments *args)                                      \
+    {                                                                                                        \
+        PTB_TRY(ptb_cuda_stream_status(stream));                                                             \
+        PTB_TRY(ptb_cuda_use(stream->device));                                                               \
+        ptb_status status = ptb_cuda_##method(stream, args);                                                 \
+        if (status != PTB_OK)                                                                                \
+            ptb_cuda_stream_fail(stream, status);                                                            \
+        return status;                                                                                       \
+    }
+PTB_KERNEL_LIST(X)
+#undef X
+
 static const ptb_kernels cuda_kernels = {
     .plugin = {"cuda", "NVIDIA GPUs: cuBLASLt and ptbench's own kernels (never run on real hardware)"},
     .device = "cuda",
-#define X(method, arguments) .method = ptb_cuda_##method,
+#define X(method, arguments) .method = method,
     PTB_KERNEL_LIST(X)
 #undef X
         .types = 1u << PTB_F32 | 1u << PTB_BF16 | 1u << PTB_F16,
     .set_threads = set_threads,
+    .set_tf32 = ptb_library_set_tf32,
     .reserve = ptb_cuda_reserve,
     .stream_workspace = ptb_cuda_stream_workspace,
     .matmul_peak = ptb_cuda_matmul_peak,

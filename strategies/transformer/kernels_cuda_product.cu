@@ -1,0 +1,443 @@
+// ptbench's own matrix product: for groups of rows whose sizes only the device knows (experts), and for
+// products that cuBLASLt does not have. 16-bit types go through tensor cores (kernels_cuda_mma.cuh), in tiles
+// of 128 x 128 results, depth 64, three of them on their way from memory at a time; f32 through fused
+// multiply-adds. A block finds its group by looking through the offsets.
+#include "strategies/transformer/kernels_cuda.cuh"
+#include "strategies/transformer/kernels_cuda_mma.cuh"
+#include "strategies/transformer/kernels_cuda_product.h"
+
+// ---- which part of the result a block makes
+
+// Rows [first, end) of the operands that groups divide, and the group; rows empty: nothing to do.
+struct product_part {
+    size_t first, end;
+    size_t group;
+    bool any;
+};
+
+// Offset g, made to rise and to stay within the rows whatever is in memory.
+static __device__ __forceinline__ size_t offset_at(const int32_t *offsets, size_t g, size_t rows)
+{
+    int32_t value = offsets[g];
+    return value < 0 ? 0 : (size_t)value < rows ? (size_t)value : rows;
+}
+
+// Tile `tile` of the row tiles of all groups, in order. Every warp looks by itself, 32 groups at a time.
+static __device__ product_part part_of_rows(const ptb_cuda_product &p, size_t tile, size_t tile_rows)
+{
+    if (!p.groups) {
+        size_t first = tile * tile_rows;
+        return {first, first + tile_rows < p.m ? first + tile_rows : p.m, 0, first < p.m};
+    }
+    unsigned lane = threadIdx.x % 32;
+    size_t before = 0; // tiles of the groups before these 32
+    for (size_t base = 0; base < p.groups; base += 32) {
+        size_t g = base + lane, begin = 0, end = 0;
+        if (g < p.groups) {
+            begin = offset_at(p.offsets, g, p.m);
+            end = offset_at(p.offsets, g + 1, p.m);
+        }
+        unsigned tiles = end > begin ? (unsigned)((end - begin + tile_rows - 1) / tile_rows) : 0,
+                 up_to = tiles;
+        for (unsigned distance = 1; distance < 32; distance *= 2) {
+            unsigned other = __shfl_up_sync(0xffffffffu, up_to, distance);
+            up_to += lane >= distance ? other : 0;
+        }
+        unsigned found = __ballot_sync(0xffffffffu, tile < before + up_to);
+        if (found) {
+            int owner = __ffs((int)found) - 1;
+            unsigned long long b = __shfl_sync(0xffffffffu, (unsigned long long)begin, owner);
+            unsigned long long e = __shfl_sync(0xffffffffu, (unsigned long long)end, owner);
+            size_t start = before + __shfl_sync(0xffffffffu, up_to - tiles, owner); // tiles before the group
+            size_t first = (size_t)b + (tile - start) * tile_rows;
+            return {first, first + tile_rows < (size_t)e ? first + tile_rows : (size_t)e,
+                    base + (size_t)owner, true};
+        }
+        before += __shfl_sync(0xffffffffu, up_to, 31);
+    }
+    return {0, 0, 0, false};
+}
+
+// The depth of a weight gradient: all rows of group blockIdx.z.
+static __device__ product_part part_of_depth(const ptb_cuda_product &p)
+{
+    if (!p.groups)
+        return {0, p.k, 0, true};
+    size_t begin = offset_at(p.offsets, blockIdx.z, p.k), end = offset_at(p.offsets, blockIdx.z + 1, p.k);
+    return {begin, end > begin ? end : begin, blockIdx.z, true};
+}
+
+// A block's product: operands from its first row on, and the place of its tile of results.
+template <typename T> struct block_product {
+    const T *a, *b;
+    size_t m0, n0;       // first row and column of the tile
+    size_t m_end, n_end; // ends of the rows and columns that exist for it
+    size_t k;            // depth
+    size_t group;        // for vectors and, WEIGHT, results
+    size_t out_first;    // elements before the group's results
+};
+
+template <typename T, ptb_product_form FORM>
+static __device__ bool block_of(const ptb_cuda_product &p, int tile_m, int tile_n, block_product<T> &x)
+{
+    product_part part = FORM == PTB_PRODUCT_WEIGHT ? part_of_depth(p) : part_of_rows(p, blockIdx.y, tile_m);
+    if (!part.any)
+        return false;
+    x.a = (const T *)p.a;
+    x.b = (const T *)p.b;
+    x.n0 = (size_t)blockIdx.x * tile_n;
+    x.n_end = p.n;
+    x.group = part.group;
+    x.out_first = 0;
+    if (FORM == PTB_PRODUCT_WEIGHT) {
+        x.a += part.first * p.a_stride;
+        x.b += part.first * p.b_stride;
+        x.m0 = (size_t)blockIdx.y * tile_m;
+        x.m_end = p.m;
+        x.k = part.end - part.first;
+        x.out_first = part.group * p.m * p.out_stride;
+    } else {
+        x.b += part.group * (FORM == PTB_PRODUCT_FORWARD ? p.n : p.k) * p.b_stride;
+        x.m0 = part.first;
+        x.m_end = part.end;
+        x.k = p.k;
+    }
+    return true;
+}
+
+// ---- the end of a result
+
+// (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3): GELU is x times this.
+static __device__ __forceinline__ float gelu_gate(float x)
+{
+    return 1 / (1 + expf(-1.59576912f * (x + 0.044715f * x * x * x)));
+}
+
+static __device__ __forceinline__ float gelu_slope(float x)
+{
+    float gate = gelu_gate(x), slope = 1.59576912f * (1 + 3 * 0.044715f * x * x); // of 2 u
+    return gate + x * slope * gate * (1 - gate);
+}
+
+template <typename O> static __device__ __forceinline__ float out_at(const void *base, size_t i)
+{
+    return ptb_to_f32(((const O *)base)[i]);
+}
+
+// Results (row, column) to (row, column + COUNT - 1), those that exist.
+template <typename T, typename O, int COUNT>
+static __device__ __forceinline__ void store_results(const ptb_cuda_product &p, const block_product<T> &x,
+                                                     size_t row, size_t column, const float (&sum)[COUNT])
+{
+    if (row >= x.m_end)
+        return;
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) {
+        if (column + j >= x.n_end)
+            return;
+        size_t at = x.out_first + row * p.out_stride + column + j;
+        float value = sum[j];
+        if (p.bias)
+            value += ptb_to_f32(((const T *)p.bias)[x.group * p.n + column + j]);
+        if (p.addend)
+            value += out_at<O>(p.addend, at);
+        if (p.gelu_in)
+            value *= gelu_slope(out_at<T>(p.gelu_in, at));
+        ((O *)p.out)[at] = ptb_from_f32<O>(value);
+        if (p.activated)
+            ((T *)p.activated)[at] = ptb_from_f32<T>(value * gelu_gate(value));
+    }
+}
+
+template <typename T>
+static __device__ __forceinline__ void store_sum(const ptb_cuda_product &p, const block_product<T> &x,
+                                                 size_t row, float sum)
+{
+    if (row >= x.m_end)
+        return;
+    float *to = p.sums + x.group * p.m + row;
+    *to = p.sums_accumulate ? *to + sum : sum;
+}
+
+// ---- 16-bit types: tensor cores
+
+enum {
+    TILE_M = 128,
+    TILE_N = 128,
+    TILE_K = 64,
+    STAGES = 3,
+    THREADS = 256,             // 8 warps, 2 x 4, of 64 x 32 results each
+    OPERAND = TILE_M * TILE_K, // elements of a tile of a or b
+    STAGE = 2 * OPERAND,
+    SHARED_BYTES = STAGES * STAGE * 2 // bytes
+};
+static_assert(TILE_M == TILE_N, "a's and b's tiles are of one size");
+
+// One thread's share in bringing an operand's tiles, one depth step after the other, into shared memory in
+// the order of ptb_tile_at: the piece of 8 elements at its place in every ROWS_A_PASS-th row; what is beyond
+// the ends is 0. DEPTH_ROWS: the tile's rows are the depth, its columns the operand's rows or columns that
+// results belong to, else the other way round. ALIGNED: pieces are inside or outside as a whole and start at
+// multiples of 16 bytes.
+template <typename T, bool DEPTH_ROWS, bool ALIGNED> struct tile_loader {
+    static constexpr int COLUMNS = DEPTH_ROWS ? TILE_M : TILE_K, ROWS = DEPTH_ROWS ? TILE_K : TILE_M;
+    static constexpr int PIECES = COLUMNS / 8, ROWS_A_PASS = THREADS / PIECES, PASSES = ROWS / ROWS_A_PASS;
+    const T *from;   // the thread's first piece of the next step
+    size_t pass;     // elements from one pass to the next
+    size_t step;     // elements from one step to the next
+    int depth_left;  // from the piece's place on
+    int places_left; // rows or columns that results belong to, from the piece's place on
+
+    // matrix: from its first row or column in depth; places [place, place_end) are the tile's.
+    __device__ __forceinline__ tile_loader(const T *matrix, size_t stride, size_t place, size_t place_end,
+                                           size_t depth)
+    {
+        int row = (int)threadIdx.x / PIECES, column = (int)threadIdx.x % PIECES * 8;
+        from = matrix + (DEPTH_ROWS ? row * stride + place + column : (place + row) * stride + column);
+        pass = ROWS_A_PASS * stride;
+        step = DEPTH_ROWS ? TILE_K * stride : TILE_K;
+        depth_left = (int)depth - (DEPTH_ROWS ? row : column);
+        places_left =
+            (int)(place_end - place < TILE_M ? place_end - place : TILE_M) - (DEPTH_ROWS ? column : row);
+    }
+
+    __device__ __forceinline__ void load(T *tile)
+    {
+        int row = (int)threadIdx.x / PIECES, piece = (int)threadIdx.x % PIECES;
+#pragma unroll
+        for (int i = 0; i < PASSES; i++) {
+            T *to = tile + ptb_tile_at<COLUMNS>(row + i * ROWS_A_PASS, piece);
+            int rows_left = (DEPTH_ROWS ? depth_left : places_left) - i * ROWS_A_PASS;
+            int elements = rows_left > 0 ? DEPTH_ROWS ? places_left : depth_left : 0;
+            if constexpr (ALIGNED)
+                ptb_copy_async(to, from + (elements > 0 ? i * pass : 0), elements > 0);
+            else
+                copy_elements(to, from + i * pass, elements);
+        }
+        from += step;
+        depth_left -= TILE_K;
+    }
+
+    static __device__ __forceinline__ void copy_elements(T *to, const T *source, int elements)
+    {
+        ptb_pack<T, 8> pack;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            pack.at[j] = j < elements ? source[j] : ptb_from_f32<T>(0);
+        ptb_store_pack<8>(to, pack);
+    }
+};
+
+// Operand a where the tile holds it the other way round: tile rows [row, row + 16) are the depth, tile
+// columns [column, column + 16) the rows.
+template <int COLUMNS, typename T>
+static __device__ __forceinline__ void tile_a_trans(uint32_t (&a)[4], const T *tile, int row, int column)
+{
+    int lane = (int)threadIdx.x % 32;
+    ptb_ldmatrix_x4_trans(
+        a, tile + ptb_tile_at<COLUMNS>(row + lane / 16 * 8 + lane % 8, column / 8 + lane / 8 % 2));
+}
+
+// sums += a * b over one stage, for a warp's 64 x 32 results: [4][4] tiles of 16 x 8.
+template <ptb_product_form FORM, typename T>
+static __device__ __forceinline__ void multiply_stage(float (&sums)[4][4][4], const T *stage, int warp_m,
+                                                      int warp_n)
+{
+#pragma unroll
+    for (int k = 0; k < TILE_K; k += 16) {
+        uint32_t a[4][4], b[2][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if constexpr (FORM == PTB_PRODUCT_WEIGHT)
+                tile_a_trans<TILE_M>(a[i], stage, k, warp_m + i * 16);
+            else
+                ptb_tile_a<TILE_K>(a[i], stage, warp_m + i * 16, k);
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            if constexpr (FORM == PTB_PRODUCT_FORWARD)
+                ptb_tile_b<TILE_K>(b[j], stage + OPERAND, warp_n + j * 16, k);
+            else
+                ptb_tile_b_trans<TILE_N>(b[j], stage + OPERAND, k, warp_n + j * 16);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                ptb_mma(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], T());
+    }
+}
+
+// Column `threadIdx.x` of a tile [TILE_K, TILE_M] of a.
+template <typename T> static __device__ __forceinline__ float column_sum(const T *stage)
+{
+    float sum = 0;
+    int column = (int)threadIdx.x;
+    for (int r = 0; r < TILE_K; r++)
+        sum += ptb_to_f32(stage[ptb_tile_at<TILE_M>(r, column / 8) + column % 8]);
+    return sum;
+}
+
+template <typename T, typename O, ptb_product_form FORM, bool ALIGNED>
+static __global__ void __launch_bounds__(THREADS, ALIGNED ? 2 : 1) product_mma(const ptb_cuda_product p)
+{
+    PTB_DYNAMIC_SHARED(T, shared); // [STAGES][2][OPERAND]
+    block_product<T> x;
+    if (!block_of<T, FORM>(p, TILE_M, TILE_N, x))
+        return;
+    int warp = (int)threadIdx.x / 32, warp_m = warp / 4 * 64, warp_n = warp % 4 * 32;
+    bool with_sums = FORM == PTB_PRODUCT_WEIGHT && p.sums && blockIdx.x == 0 && threadIdx.x < TILE_M;
+    float sums[4][4][4] = {}, a_sum = 0;
+    tile_loader<T, FORM == PTB_PRODUCT_WEIGHT, ALIGNED> a(x.a, p.a_stride, x.m0, x.m_end, x.k);
+    tile_loader<T, FORM != PTB_PRODUCT_FORWARD, ALIGNED> b(x.b, p.b_stride, x.n0, x.n_end, x.k);
+    int steps = ((int)x.k + TILE_K - 1) / TILE_K, slot = 0;
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (s < steps) {
+            a.load(shared + s * STAGE);
+            b.load(shared + s * STAGE + OPERAND);
+        }
+        ptb_copy_commit(); // empty groups too: so as many copies are under way at each step
+    }
+    for (int step = 0; step < steps; step++) {
+        ptb_copy_wait<STAGES - 2>();
+        __syncthreads(); // the stage is there, and everybody is done with the one that is loaded next
+        T *stage = shared + slot * STAGE, *next = shared + (slot ? slot - 1 : STAGES - 1) * STAGE;
+        if (step + STAGES - 1 < steps) {
+            a.load(next);
+            b.load(next + OPERAND);
+        }
+        ptb_copy_commit();
+        multiply_stage<FORM>(sums, stage, warp_m, warp_n);
+        if (with_sums)
+            a_sum += column_sum(stage);
+        slot = slot + 1 < STAGES ? slot + 1 : 0;
+    }
+    size_t row = x.m0 + warp_m + threadIdx.x % 32 / 4, column = x.n0 + warp_n + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float low[2] = {sums[i][j][0], sums[i][j][1]}, high[2] = {sums[i][j][2], sums[i][j][3]};
+            store_results<T, O>(p, x, row + i * 16, column + j * 8, low);
+            store_results<T, O>(p, x, row + i * 16 + 8, column + j * 8, high);
+        }
+    if (with_sums)
+        store_sum(p, x, x.m0 + threadIdx.x, a_sum);
+}
+
+// ---- f32: fused multiply-adds
+
+enum {
+    PLAIN_M = 64,
+    PLAIN_N = 64,
+    PLAIN_K = 16,
+    PLAIN_STRIDE = 64 + 4, // of a tile in shared memory: 16-byte aligned rows
+    PLAIN_THREADS = 256    // 16 x 16, of 4 x 4 results each
+};
+
+// [PLAIN_K][64] elements of an operand. depth_rows: the matrix has the depth as its rows.
+template <bool DEPTH_ROWS>
+static __device__ __forceinline__ void load_plain(float *tile, const float *matrix, size_t stride,
+                                                  size_t place, size_t end, size_t k, size_t k_end)
+{
+    for (int i = (int)threadIdx.x; i < PLAIN_K * 64; i += PLAIN_THREADS) {
+        int depth = DEPTH_ROWS ? i / 64 : i % PLAIN_K, at = DEPTH_ROWS ? i % 64 : i / PLAIN_K;
+        bool inside = k + depth < k_end && place + at < end;
+        size_t from = DEPTH_ROWS ? (k + depth) * stride + place + at : (place + at) * stride + k + depth;
+        tile[depth * PLAIN_STRIDE + at] = inside ? matrix[from] : 0;
+    }
+}
+
+template <ptb_product_form FORM>
+static __global__ void __launch_bounds__(PLAIN_THREADS, 3) product_f32(const ptb_cuda_product p)
+{
+    __shared__ __align__(16) float a[PLAIN_K * PLAIN_STRIDE], b[PLAIN_K * PLAIN_STRIDE];
+    block_product<float> x;
+    if (!block_of<float, FORM>(p, PLAIN_M, PLAIN_N, x))
+        return;
+    int row = (int)threadIdx.x / 16 * 4, column = (int)threadIdx.x % 16 * 4;
+    bool with_sums = FORM == PTB_PRODUCT_WEIGHT && p.sums && blockIdx.x == 0 && threadIdx.x < PLAIN_M;
+    float sums[4][4] = {}, a_sum = 0;
+    for (size_t k = 0; k < x.k; k += PLAIN_K) {
+        load_plain<FORM == PTB_PRODUCT_WEIGHT>(a, x.a, p.a_stride, x.m0, x.m_end, k, x.k);
+        load_plain<FORM != PTB_PRODUCT_FORWARD>(b, x.b, p.b_stride, x.n0, x.n_end, k, x.k);
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < PLAIN_K; i++) {
+            float left[4], right[4];
+            ptb_load<4>(left, a + i * PLAIN_STRIDE + row);
+            ptb_load<4>(right, b + i * PLAIN_STRIDE + column);
+            for (int r = 0; r < 4; r++)
+                for (int c = 0; c < 4; c++)
+                    sums[r][c] += left[r] * right[c];
+            if (with_sums)
+                a_sum += a[i * PLAIN_STRIDE + threadIdx.x];
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+        store_results<float, float>(p, x, x.m0 + row + r, x.n0 + column, sums[r]);
+    if (with_sums)
+        store_sum(p, x, x.m0 + threadIdx.x, a_sum);
+}
+
+// ---- launches
+
+// Blocks beyond the last tile of the last group do nothing: how many rows groups have is not known here.
+static dim3 grid_of(ptb_product_form form, const ptb_cuda_product *p, int tile_m, int tile_n)
+{
+    unsigned columns = (unsigned)ptb_blocks(p->n, tile_n);
+    size_t rows = ptb_blocks(p->m, tile_m);
+    if (form == PTB_PRODUCT_WEIGHT)
+        return dim3(columns, (unsigned)rows, p->groups ? (unsigned)p->groups : 1);
+    return dim3(columns, (unsigned)(rows + p->groups));
+}
+
+template <typename T, typename O, ptb_product_form FORM, bool ALIGNED>
+static int launch_mma(struct CUstream_st *stream, const ptb_cuda_product *p)
+{
+    auto kernel = product_mma<T, O, FORM, ALIGNED>;
+    cudaError_t error = PTB_ALLOW_SHARED(kernel, SHARED_BYTES);
+    return error != cudaSuccess
+               ? error
+               : PTB_LAUNCH(kernel, grid_of(FORM, p, TILE_M, TILE_N), THREADS, SHARED_BYTES, stream, *p);
+}
+
+template <typename T, ptb_product_form FORM>
+static int launch_type(struct CUstream_st *stream, const ptb_cuda_product *p)
+{
+    bool aligned = ptb_aligned(16, p->a, p->b) && p->a_stride % 8 == 0 && p->b_stride % 8 == 0 &&
+                   (FORM == PTB_PRODUCT_WEIGHT ? p->m % 8 == 0 : p->k % 8 == 0) &&
+                   (FORM == PTB_PRODUCT_FORWARD || p->n % 8 == 0);
+    if (FORM == PTB_PRODUCT_WEIGHT || p->out_type == PTB_F32)
+        return aligned ? launch_mma<T, float, FORM, true>(stream, p)
+                       : launch_mma<T, float, FORM, false>(stream, p);
+    return aligned ? launch_mma<T, T, FORM, true>(stream, p) : launch_mma<T, T, FORM, false>(stream, p);
+}
+
+template <ptb_product_form FORM> static int launch_form(struct CUstream_st *stream, const ptb_cuda_product *p)
+{
+    switch (p->type) {
+    case PTB_BF16:
+        return launch_type<__nv_bfloat16, FORM>(stream, p);
+    case PTB_F16:
+        return launch_type<__half, FORM>(stream, p);
+    case PTB_F32:
+        return PTB_LAUNCH(product_f32<FORM>, grid_of(FORM, p, PLAIN_M, PLAIN_N), PLAIN_THREADS, 0, stream,
+                          *p);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
+extern "C" int ptb_cuda_launch_product(struct CUstream_st *stream, ptb_product_form form,
+                                       const ptb_cuda_product *p)
+{
+    switch (form) {
+    case PTB_PRODUCT_FORWARD:
+        return launch_form<PTB_PRODUCT_FORWARD>(stream, p);
+    case PTB_PRODUCT_INPUT:
+        return launch_form<PTB_PRODUCT_INPUT>(stream, p);
+    case PTB_PRODUCT_WEIGHT:
+        return launch_form<PTB_PRODUCT_WEIGHT>(stream, p);
+    }
+    return cudaErrorInvalidValue;
+}

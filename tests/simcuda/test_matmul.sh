@@ -1,0 +1,10 @@
+#!/bin/bash
+# Linear layers on the simulated device: with all that cuBLASLt fuses, without fused GELU and bias gradients,
+# and without cuBLASLt, where ptbench's own kernel makes all products.
+set -u
+failed=0
+for settings in "" lt_plain=1 lt_none=1; do
+    echo "PTB_SIM=$settings"
+    PTB_TEST_DEVICE=cuda PTB_SIM=$settings "$PTB_TESTBIN/unit_test_kernels_matmul" || failed=1
+done
+exit $failed
