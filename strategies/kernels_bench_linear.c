@@ -1,6 +1,7 @@
 // The linear layers of a model for the benchmark `kernels`: the product, the gradient of its input and that
 // of its weight, at every place.
 #include "strategies/kernels_bench.h"
+#include "strategies/transformer/model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@ static const char *const places[] = {"qkv",        "projection",   "up",        
 
 typedef struct {
     size_t rows, columns, inner, groups;
+    size_t stride; // between rows of the layer's output
     bool has_bias, has_residual, is_wide;
 } layer;
 
@@ -31,13 +33,6 @@ static const char *absent(const ptb_model_shape *s, const char *place)
     return NULL;
 }
 
-// Rows of a head's chunk, as the model takes them.
-static size_t head_rows(const ptb_kernel_call *c)
-{
-    size_t half = (c->rows + 1) / 2;
-    return half < 256 ? half : 256;
-}
-
 static layer layer_of(const ptb_kernel_call *c)
 {
     const ptb_model_shape *s = c->shape;
@@ -54,7 +49,7 @@ static layer layer_of(const ptb_kernel_call *c)
     else if (is(c, "down"))
         l.inner = dense;
     else if (is(c, "head"))
-        l.rows = head_rows(c), l.columns = (size_t)s->vocabulary;
+        l.rows = ptb_model_loss_rows(c->kernels, c->rows), l.columns = (size_t)s->vocabulary;
     else if (is(c, "router"))
         l.columns = (size_t)s->experts;
     else if (is(c, "shared_up"))
@@ -72,6 +67,7 @@ static layer layer_of(const ptb_kernel_call *c)
         l.groups = (size_t)s->experts;
         l.rows = c->rows * (size_t)s->top_k;
     }
+    l.stride = is(c, "head") ? ptb_model_logits_stride(l.columns) : l.columns;
     return l;
 }
 
@@ -133,14 +129,15 @@ static void prepare_matmul(ptb_kernel_call *c)
     ptb_dtype out_type = l.is_wide ? PTB_F32 : c->type;
     size_t size = ptb_dtype_size(c->type);
     ptb_matmul a = {
-        .out = ptb_call_output(c, OUT, out_type, l.rows * l.columns),
+        .out = ptb_call_output(c, OUT, out_type, l.rows * l.stride),
         .in = ptb_call_filled(c, IN, c->type, l.rows * l.inner, 1, 0),
         .weight = ptb_call_filled(c, WEIGHT, c->type, matrices(&l) * l.columns * l.inner, 1, 0),
         .bias = l.has_bias ? ptb_call_filled(c, BIAS, c->type, l.columns, 1, 0) : NULL,
-        .residual = l.has_residual ? ptb_call_filled(c, RESIDUAL, out_type, l.rows * l.columns, 1, 0) : NULL,
+        .residual = l.has_residual ? ptb_call_filled(c, RESIDUAL, out_type, l.rows * l.stride, 1, 0) : NULL,
         .rows = l.rows,
         .columns = l.columns,
         .inner = l.inner,
+        .out_stride = l.stride,
         .groups = l.groups,
         .offsets = make_offsets(c, OFFSETS, &l),
         .type = c->type,
@@ -163,8 +160,8 @@ static void verify_matmul(ptb_kernel_call *c, ptb_verdict *verdict)
         if (l.has_bias)
             ptb_call_add(&sum, ptb_call_value(c, BIAS, column));
         if (l.has_residual)
-            ptb_call_add(&sum, ptb_call_value(c, RESIDUAL, at));
-        ptb_call_expect(c, verdict, "out", OUT, at, sum);
+            ptb_call_add(&sum, ptb_call_value(c, RESIDUAL, row * l.stride + column));
+        ptb_call_expect(c, verdict, "out", OUT, row * l.stride + column, sum);
     }
 }
 
@@ -179,11 +176,12 @@ static void prepare_input_gradient(ptb_kernel_call *c)
     size_t size = ptb_dtype_size(c->type);
     ptb_matmul_input_gradient a = {
         .d_in = ptb_call_output(c, OUT, c->type, l.rows * l.inner),
-        .d_out = ptb_call_filled(c, IN, c->type, l.rows * l.columns, 1, 0),
+        .d_out = ptb_call_filled(c, IN, c->type, l.rows * l.stride, 1, 0),
         .weight = ptb_call_filled(c, WEIGHT, c->type, matrices(&l) * l.columns * l.inner, 1, 0),
         .rows = l.rows,
         .columns = l.columns,
         .inner = l.inner,
+        .d_out_stride = l.stride,
         .groups = l.groups,
         .offsets = make_offsets(c, OFFSETS, &l),
         .type = c->type,
@@ -200,7 +198,7 @@ static void verify_input_gradient(ptb_kernel_call *c, ptb_verdict *verdict)
         size_t weight = group_of(&l, row) * l.columns * l.inner + i;
         ptb_call_sum sum = {0};
         for (size_t column = 0; column < l.columns; column++)
-            ptb_call_add(&sum, ptb_call_value(c, IN, row * l.columns + column) *
+            ptb_call_add(&sum, ptb_call_value(c, IN, row * l.stride + column) *
                                    ptb_call_value(c, WEIGHT, weight + column * l.inner));
         ptb_call_expect(c, verdict, "d_in", OUT, at, sum);
     }
@@ -221,11 +219,12 @@ static void prepare_weight_gradient(ptb_kernel_call *c)
     ptb_matmul_weight_gradient a = {
         .d_weight = ptb_call_output(c, OUT, PTB_F32, matrices(&l) * l.columns * l.inner),
         .d_bias = l.has_bias ? ptb_call_output(c, D_BIAS, PTB_F32, l.columns) : NULL,
-        .d_out = ptb_call_filled(c, WEIGHT, c->type, l.rows * l.columns, 1, 0),
+        .d_out = ptb_call_filled(c, WEIGHT, c->type, l.rows * l.stride, 1, 0),
         .in = ptb_call_filled(c, IN, c->type, l.rows * l.inner, 1, 0),
         .rows = l.rows,
         .columns = l.columns,
         .inner = l.inner,
+        .d_out_stride = l.stride,
         .groups = l.groups,
         .offsets = make_offsets(c, OFFSETS, &l),
         .type = c->type,
@@ -242,7 +241,7 @@ static void verify_weight_gradient(ptb_kernel_call *c, ptb_verdict *verdict)
         size_t column = at / l.inner % l.columns, group = at / l.inner / l.columns;
         ptb_call_sum sum = {0};
         for (size_t row = group_row(&l, group); row < group_row(&l, group + 1); row++)
-            ptb_call_add(&sum, ptb_call_value(c, WEIGHT, row * l.columns + column) *
+            ptb_call_add(&sum, ptb_call_value(c, WEIGHT, row * l.stride + column) *
                                    ptb_call_value(c, IN, row * l.inner + i));
         ptb_call_expect(c, verdict, "d_weight", OUT, at, sum);
     }
@@ -250,7 +249,7 @@ static void verify_weight_gradient(ptb_kernel_call *c, ptb_verdict *verdict)
         size_t column = ptb_call_sample(k, l.columns);
         ptb_call_sum sum = {0};
         for (size_t row = 0; row < l.rows; row++)
-            ptb_call_add(&sum, ptb_call_value(c, WEIGHT, row * l.columns + column));
+            ptb_call_add(&sum, ptb_call_value(c, WEIGHT, row * l.stride + column));
         ptb_call_expect(c, verdict, "d_bias", D_BIAS, column, sum);
     }
 }

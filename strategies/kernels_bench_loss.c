@@ -1,5 +1,6 @@
 // Embedding, loss and optimizer kernels for the benchmark `kernels`.
 #include "strategies/kernels_bench.h"
+#include "strategies/transformer/model.h"
 
 #include "core/log.h"
 #include "core/random.h"
@@ -160,8 +161,12 @@ enum { UNCOUNTED = 7, SAMPLED_ROWS = 5, SAMPLED_COLUMNS = 5 };
 
 static size_t loss_rows(const ptb_kernel_call *c)
 {
-    size_t half = (c->rows + 1) / 2;
-    return half < 256 ? half : 256;
+    return ptb_model_loss_rows(c->kernels, c->rows);
+}
+
+static size_t logits_stride(const ptb_kernel_call *c)
+{
+    return ptb_model_logits_stride(vocabulary(c));
 }
 
 static double loss_scale(const ptb_kernel_call *c)
@@ -171,7 +176,7 @@ static double loss_scale(const ptb_kernel_call *c)
 
 static void prepare_cross_entropy(ptb_kernel_call *c)
 {
-    size_t rows = loss_rows(c), count = rows * vocabulary(c);
+    size_t rows = loss_rows(c), count = rows * logits_stride(c);
     float *logits = ptb_call_filled(c, LOGITS, PTB_F32, count, 4, 0);
     ptb_cross_entropy a = {.logits = logits,
                            .d_logits = c->type == PTB_F32 ? logits : ptb_call_output(c, OUT, c->type, count),
@@ -180,11 +185,12 @@ static void prepare_cross_entropy(ptb_kernel_call *c)
                            .loss = ptb_call_output(c, LOSS, PTB_F64, 1),
                            .rows = rows,
                            .vocabulary = vocabulary(c),
+                           .stride = logits_stride(c),
                            .scale = loss_scale(c),
                            .type = c->type};
     memcpy(c->arguments, &a, sizeof a);
     c->is_changed = true;
-    c->bytes = (double)(count * (sizeof(float) + ptb_dtype_size(c->type)));
+    c->bytes = (double)(rows * vocabulary(c) * (sizeof(float) + ptb_dtype_size(c->type)));
     ptb_call_sizes(c, "%zu x %zu", rows, vocabulary(c));
 }
 
@@ -192,7 +198,7 @@ static double log_sum(const ptb_kernel_call *c, size_t row)
 {
     double sum = 0; // of numbers between exp(-4) and exp(4)
     for (size_t i = 0; i < vocabulary(c); i++)
-        sum += exp(ptb_call_value(c, LOGITS, row * vocabulary(c) + i));
+        sum += exp(ptb_call_value(c, LOGITS, row * logits_stride(c) + i));
     return log(sum);
 }
 
@@ -200,7 +206,7 @@ static void verify_loss_row(ptb_kernel_call *c, ptb_verdict *verdict, size_t row
 {
     int32_t target = ptb_call_integer(c, TOKENS, row);
     double lse = log_sum(c, row), scale = loss_scale(c);
-    size_t first = row * vocabulary(c);
+    size_t first = row * logits_stride(c);
     if (target >= 0) {
         double loss = lse - ptb_call_value(c, LOGITS, first + (size_t)target);
         ptb_call_expect(c, verdict, "losses", LOSSES, row, (ptb_call_sum){loss, 0});

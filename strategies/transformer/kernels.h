@@ -17,6 +17,12 @@
 #include "core/device.h"
 #include "core/registry.h"
 
+// Elements between rows where 0 stands for as many as a row has.
+static inline size_t ptb_row_stride(size_t stride, size_t width)
+{
+    return stride ? stride : width;
+}
+
 // ---- linear layers
 //
 // groups > 0 is one product a group (an expert): weight, bias and their gradients are [groups, ...], and
@@ -32,8 +38,9 @@ typedef struct {
     const void *weight;   /* [columns, inner] */
     const void *bias;     /* [columns], NULL: none */
     const void *residual; /* [rows, columns], out's type, NULL: none; may be out */
-    void *activated;      /* [rows, columns]: GELU of out, NULL: none; not with wide */
+    void *activated;      /* [rows, columns]: GELU of out, NULL: none; not with wide or out_stride */
     size_t rows, columns, inner;
+    size_t out_stride;      // elements between rows of out and residual; 0: columns
     size_t groups;          // 0: one plain product
     const int32_t *offsets; /* [groups + 1] */
     ptb_dtype type;
@@ -47,6 +54,7 @@ typedef struct {
     const void *weight;  /* [columns, inner] */
     const void *gelu_in; /* [rows, inner], NULL: without GELU */
     size_t rows, columns, inner;
+    size_t d_out_stride; // elements between rows of d_out; 0: columns
     size_t groups;
     const int32_t *offsets; /* [groups + 1] */
     ptb_dtype type;
@@ -60,6 +68,7 @@ typedef struct {
     const void *d_out; /* [rows, columns] */
     const void *in;    /* [rows, inner] */
     size_t rows, columns, inner;
+    size_t d_out_stride; // elements between rows of d_out; 0: columns
     size_t groups;
     const int32_t *offsets; /* [groups + 1] */
     ptb_dtype type;
@@ -249,6 +258,7 @@ typedef struct {
     double *loss;           /* [1] */
     const float *factor;    /* [1]: loss scale of f16 training; NULL: 1 */
     size_t rows, vocabulary;
+    size_t stride; // elements between rows of logits and of d_logits; 0: vocabulary
     double scale;
     ptb_dtype type;
     bool accumulate; // *loss
@@ -434,6 +444,9 @@ typedef struct {
 #undef X
     // Compute types it has: bits 1u << type.
     unsigned types;
+    // Rows whose logits are best made at once: what a model takes unless it is told; 0: at most 256, and half
+    // of all, so that they stay in a processor's caches.
+    size_t loss_rows;
     // Processor threads that kernels of this stream use from now on (host; ignored elsewhere).
     ptb_status (*set_threads)(ptb_stream *stream, int threads);
     // f32 products of linear layers of this stream, and their peak, through TF32 from now on: operands

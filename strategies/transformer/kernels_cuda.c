@@ -45,6 +45,7 @@ static const ptb_kernels cuda_kernels = {
     PTB_KERNEL_LIST(X)
 #undef X
         .types = 1u << PTB_F32 | 1u << PTB_BF16 | 1u << PTB_F16,
+    .loss_rows = 8192, // each piece of rows reads and writes the gradient of the head's weights once more
     .set_threads = set_threads,
     .set_tf32 = ptb_library_set_tf32,
     .reserve = ptb_cuda_reserve,

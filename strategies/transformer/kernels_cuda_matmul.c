@@ -34,7 +34,7 @@ static ptb_status forward_own(ptb_stream *stream, const ptb_matmul *x)
                                            .k = x->inner,
                                            .a_stride = x->inner,
                                            .b_stride = x->inner,
-                                           .out_stride = x->columns,
+                                           .out_stride = ptb_row_stride(x->out_stride, x->columns),
                                            .groups = x->groups,
                                            .offsets = x->offsets,
                                            .type = x->type,
@@ -49,7 +49,7 @@ static ptb_status forward_library(ptb_stream *stream, const ptb_matmul *x, bool 
                                    .k = x->inner,
                                    .a_stride = x->inner,
                                    .b_stride = x->inner,
-                                   .d_stride = x->columns,
+                                   .d_stride = ptb_row_stride(x->out_stride, x->columns),
                                    .transpose_a = true,
                                    .type = x->type,
                                    .out_type = x->wide ? PTB_F32 : x->type};
@@ -69,8 +69,8 @@ static ptb_status forward_library(ptb_stream *stream, const ptb_matmul *x, bool 
 
 ptb_status ptb_cuda_matmul(ptb_stream *stream, const ptb_matmul *x)
 {
-    if (x->wide && x->activated) {
-        ptb_error("a linear layer with wide results has no activation");
+    if (x->activated && (x->wide || x->out_stride)) {
+        ptb_error("a linear layer with wide or strided results has no activation");
         return PTB_INTERNAL;
     }
     if (!x->rows || !x->columns)
@@ -109,7 +109,7 @@ static ptb_status input_own(ptb_stream *stream, const ptb_matmul_input_gradient 
                                            .m = x->rows,
                                            .n = x->inner,
                                            .k = x->columns,
-                                           .a_stride = x->columns,
+                                           .a_stride = ptb_row_stride(x->d_out_stride, x->columns),
                                            .b_stride = x->inner,
                                            .out_stride = x->inner,
                                            .groups = x->groups,
@@ -124,7 +124,7 @@ static ptb_status input_library(ptb_stream *stream, const ptb_matmul_input_gradi
                                    .n = x->rows,
                                    .k = x->columns,
                                    .a_stride = x->inner,
-                                   .b_stride = x->columns,
+                                   .b_stride = ptb_row_stride(x->d_out_stride, x->columns),
                                    .d_stride = x->inner,
                                    .type = x->type,
                                    .out_type = x->type,
@@ -178,7 +178,7 @@ static ptb_status weight_own(ptb_stream *stream, const ptb_matmul_weight_gradien
                                            .m = x->columns,
                                            .n = x->inner,
                                            .k = x->rows,
-                                           .a_stride = x->columns,
+                                           .a_stride = ptb_row_stride(x->d_out_stride, x->columns),
                                            .b_stride = x->inner,
                                            .out_stride = x->inner,
                                            .groups = x->groups,
@@ -194,7 +194,7 @@ static ptb_status weight_library(ptb_stream *stream, const ptb_matmul_weight_gra
                                    .n = x->columns,
                                    .k = x->rows,
                                    .a_stride = x->inner,
-                                   .b_stride = x->columns,
+                                   .b_stride = ptb_row_stride(x->d_out_stride, x->columns),
                                    .d_stride = x->inner,
                                    .transpose_b = true,
                                    .type = x->type,
@@ -215,7 +215,7 @@ static ptb_status bias_sums(ptb_stream *stream, const ptb_matmul_weight_gradient
                                 .in = x->d_out,
                                 .rows = x->rows,
                                 .width = x->columns,
-                                .stride = x->columns,
+                                .stride = ptb_row_stride(x->d_out_stride, x->columns),
                                 .type = x->type,
                                 .accumulate = x->accumulate};
     void *scratch;

@@ -180,7 +180,8 @@ PTB_HOST_BODY scale_tile(ptb_dtype type, bool stream, void *out, const float *ex
 static void finish_loss(const ptb_cross_entropy *a, size_t r, pending_row *row)
 {
     row->target = (size_t)a->targets[r];
-    row->d_logits = (char *)a->d_logits + r * a->vocabulary * ptb_dtype_size(a->type);
+    row->d_logits =
+        (char *)a->d_logits + r * ptb_row_stride(a->stride, a->vocabulary) * ptb_dtype_size(a->type);
     row->share = a->scale * (a->factor ? (double)*a->factor : 1);
     a->losses[r] = (float)row->loss;
 }
@@ -209,19 +210,20 @@ PTB_HOST_BODY scale_row(ptb_dtype type, bool stream, const pending_row *row, con
 // other rows are not written back to memory.
 PTB_HOST_BODY loss_rows(ptb_dtype type, const ptb_cross_entropy *a, size_t first, size_t end, bool stream)
 {
-    size_t n = a->vocabulary;
+    size_t n = a->vocabulary, stride = ptb_row_stride(a->stride, n);
     uint16_t buffer[TILE_MOST];
     pending_row rows[2], *waits = NULL;
     for (size_t r = first; r < end; r++) {
         if (a->targets[r] < 0) {
-            memset((char *)a->d_logits + r * n * ptb_dtype_size(type), 0, n * ptb_dtype_size(type));
+            memset((char *)a->d_logits + r * stride * ptb_dtype_size(type), 0, n * ptb_dtype_size(type));
             a->losses[r] = 0;
             continue;
         }
         pending_row *row = waits == rows ? rows + 1 : rows;
-        const float *logits = a->logits + r * n;
+        const float *logits = a->logits + r * stride;
         double wanted = (double)logits[a->targets[r]];
-        float *exponentials = type == PTB_F32 ? (float *)a->d_logits + r * n : a->logits + first * n;
+        float *exponentials =
+            type == PTB_F32 ? (float *)a->d_logits + r * stride : a->logits + first * stride;
         if (type != PTB_F32 && waits) {
             sum_row(type, true, waits, stream ? buffer : NULL, exponentials, logits, n, &row->sums);
             store_target(type, waits, stream);
@@ -236,7 +238,7 @@ PTB_HOST_BODY loss_rows(ptb_dtype type, const ptb_cross_entropy *a, size_t first
             waits = row;
     }
     if (waits)
-        scale_row(type, stream, waits, a->logits + first * n, n);
+        scale_row(type, stream, waits, a->logits + first * stride, n);
 }
 
 ptb_status ptb_host_run_cross_entropy(void *arg)

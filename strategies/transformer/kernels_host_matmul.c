@@ -116,17 +116,17 @@ static void make_forward(const void *call, size_t group, size_t first, size_t ro
 {
     const ptb_matmul *m = call;
     ptb_dtype out_type = m->wide ? PTB_F32 : m->type;
-    size_t n = m->columns, k = m->inner;
+    size_t n = m->columns, k = m->inner, stride = ptb_row_stride(m->out_stride, n);
     *g = (ptb_gemm){
         .rows = rows,
         .columns = n,
         .depth = k,
         .a = {behind(m->in, first * k, m->type), m->type, k, true},
         .b = {behind(m->weight, group * n * k, m->type), m->type, k, true},
-        .out = (char *)m->out + first * n * ptb_dtype_size(out_type),
-        .addend = behind(m->residual, first * n, out_type),
+        .out = (char *)m->out + first * stride * ptb_dtype_size(out_type),
+        .addend = behind(m->residual, first * stride, out_type),
         .out_type = out_type,
-        .out_stride = n,
+        .out_stride = stride,
         .bias = behind(m->bias, group * n, m->type),
         .bias_type = m->type,
     };
@@ -135,13 +135,13 @@ static void make_forward(const void *call, size_t group, size_t first, size_t ro
 static void make_input_gradient(const void *call, size_t group, size_t first, size_t rows, ptb_gemm *g)
 {
     const ptb_matmul_input_gradient *m = call;
-    size_t n = m->columns, k = m->inner;
+    size_t n = m->columns, k = m->inner, stride = ptb_row_stride(m->d_out_stride, n);
     void *d_in = (char *)m->d_in + first * k * ptb_dtype_size(m->type);
     *g = (ptb_gemm){
         .rows = rows,
         .columns = k,
         .depth = n,
-        .a = {behind(m->d_out, first * n, m->type), m->type, n, true},
+        .a = {behind(m->d_out, first * stride, m->type), m->type, stride, true},
         .b = {behind(m->weight, group * n * k, m->type), m->type, k, false},
         .out = d_in,
         .addend = m->accumulate ? d_in : NULL,
@@ -153,13 +153,13 @@ static void make_input_gradient(const void *call, size_t group, size_t first, si
 static void make_weight_gradient(const void *call, size_t group, size_t first, size_t rows, ptb_gemm *g)
 {
     const ptb_matmul_weight_gradient *m = call;
-    size_t n = m->columns, k = m->inner;
+    size_t n = m->columns, k = m->inner, stride = ptb_row_stride(m->d_out_stride, n);
     float *d_weight = m->d_weight + group * n * k;
     *g = (ptb_gemm){
         .rows = n,
         .columns = k,
         .depth = rows,
-        .a = {behind(m->d_out, first * n, m->type), m->type, n, false},
+        .a = {behind(m->d_out, first * stride, m->type), m->type, stride, false},
         .b = {behind(m->in, first * k, m->type), m->type, k, false},
         .out = d_weight,
         .addend = m->accumulate ? d_weight : NULL,
@@ -182,8 +182,8 @@ ptb_status ptb_host_run_matmul(void *arg)
 {
     const ptb_matmul *m = arg;
     product p = {m->rows, m->groups, m->offsets, make_forward, m};
-    if (m->activated && m->wide) {
-        ptb_error("a linear layer with wide results has no activation");
+    if (m->activated && (m->wide || m->out_stride)) {
+        ptb_error("a linear layer with wide or strided results has no activation");
         return PTB_INTERNAL;
     }
     PTB_TRY(run(&p, ptb_host_stream_of(arg, sizeof *m)));

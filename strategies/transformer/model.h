@@ -31,7 +31,7 @@ typedef struct {
     bool deferred;
     ptb_recompute recompute;
     int64_t recompute_every; // of blocks 0, every, 2 every ...; 0: 1, all
-    int64_t loss_rows;       // rows whose logits exist at once; 0: at most 256 and at most half of all
+    int64_t loss_rows;       // rows whose logits exist at once; 0: ptb_model_loss_rows
     bool packed;             // sequences hold several documents: starts are read
     uint64_t seed;           // of dropout
     // Called while ptb_model_loss enqueues: what comes from here on belongs to `phase`. First FORWARD, last
@@ -41,6 +41,11 @@ typedef struct {
         void *context;
     } on_phase;
 } ptb_model_config;
+
+// Rows whose logits a model makes at once unless it is told, of `rows` in all; and the elements between rows
+// of logits: whole cache lines in every type, and what tensor cores need, whatever the vocabulary.
+size_t ptb_model_loss_rows(const ptb_kernels *kernels, size_t rows);
+size_t ptb_model_logits_stride(size_t vocabulary);
 
 // Where dropout is applied; its seed there (dropout.h) is a function of the configuration's seed, the step,
 // the unit and the place.

@@ -13,7 +13,7 @@ static bool is_tied(const ptb_pass *p)
     return p->m->config.layout->shape.tied;
 }
 
-static ptb_status logits_of(const ptb_pass *p, size_t first, size_t rows, float *out)
+static ptb_status logits_of(const ptb_pass *p, size_t first, size_t rows, size_t stride, float *out)
 {
     return p->k->matmul(p->stream,
                         &(ptb_matmul){.type = p->m->config.type,
@@ -24,6 +24,7 @@ static ptb_status logits_of(const ptb_pass *p, size_t first, size_t rows, float 
                                       .rows = rows,
                                       .columns = p->m->w.vocabulary,
                                       .inner = p->m->w.hidden,
+                                      .out_stride = stride,
                                       .wide = true});
 }
 
@@ -41,6 +42,7 @@ static ptb_status cross_entropy(const ptb_pass *p, size_t first, size_t rows, bo
                                                                .factor = b->factor,
                                                                .rows = rows,
                                                                .vocabulary = p->m->w.vocabulary,
+                                                               .stride = p->m->w.logits_stride,
                                                                .scale = b->scale,
                                                                .accumulate = add});
 }
@@ -57,6 +59,7 @@ static ptb_status product_backward(const ptb_pass *p, size_t first, size_t rows,
                                          .rows = rows,
                                          .columns = p->m->w.vocabulary,
                                          .inner = p->m->w.hidden,
+                                         .d_out_stride = p->m->w.logits_stride,
                                          .accumulate = add};
     ptb_matmul_input_gradient input = {.type = p->m->config.type,
                                        .d_in = norm,
@@ -65,7 +68,8 @@ static ptb_status product_backward(const ptb_pass *p, size_t first, size_t rows,
                                                             : ptb_pass_parameter(p, PTB_HEAD_WEIGHT),
                                        .rows = rows,
                                        .columns = p->m->w.vocabulary,
-                                       .inner = p->m->w.hidden};
+                                       .inner = p->m->w.hidden,
+                                       .d_out_stride = p->m->w.logits_stride};
     PTB_TRY(p->k->matmul_weight_gradient(p->stream, &weight));
     return p->k->matmul_input_gradient(p->stream, &input);
 }
@@ -95,7 +99,7 @@ ptb_status ptb_head_loss(const ptb_pass *p, double *loss)
         rows = p->m->w.rows - first < p->m->w.loss_rows ? p->m->w.rows - first : p->m->w.loss_rows;
         if (first > 0)
             PTB_TRY(tell_phase(p, PTB_PHASE_FORWARD));
-        PTB_TRY(logits_of(p, first, rows, p->m->logits));
+        PTB_TRY(logits_of(p, first, rows, p->m->w.logits_stride, p->m->logits));
         PTB_TRY(cross_entropy(p, first, rows, add || has_balance || first > 0, loss));
         PTB_TRY(tell_phase(p, PTB_PHASE_BACKWARD));
         PTB_TRY(product_backward(p, first, rows, add || first > 0));
@@ -105,7 +109,7 @@ ptb_status ptb_head_loss(const ptb_pass *p, double *loss)
 
 ptb_status ptb_head_logits(const ptb_pass *p, size_t first, size_t rows, float *logits)
 {
-    return logits_of(p, first, rows, logits);
+    return logits_of(p, first, rows, 0, logits);
 }
 
 ptb_status ptb_head_backward(const ptb_pass *p, const ptb_gradient_ready *ready)

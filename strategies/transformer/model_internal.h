@@ -64,7 +64,8 @@ typedef struct {
     size_t experts, top_k, capacity, slots;                    // capacity 0: dropless
     size_t expert_up, expert_activated, shared_up, shared_activated;
     size_t vocabulary, loss_rows;
-    size_t element; // bytes of the compute type
+    size_t logits_stride; // V'
+    size_t element;       // bytes of the compute type
 } ptb_model_widths;
 
 struct ptb_model {
@@ -74,8 +75,8 @@ struct ptb_model {
     ptb_block_state *states;            // [slots * layers], behind the slots' pointers
     ptb_block_gradients *all_gradients; // [slots * layers]
     // Scratch.
-    float *logits;   /* [loss_rows, vocabulary] */
-    void *d_logits;  /* [loss_rows, vocabulary]; logits in f32 */
+    float *logits;   /* [loss_rows, V'] */
+    void *d_logits;  /* [loss_rows, V']; logits in f32 */
     float *losses;   /* [loss_rows] */
     void *d_norm;    /* [N, C] */
     void *d_inner;   /* [N, A], [N, F], [S, C], [S, f] or [N, s], one after the other */

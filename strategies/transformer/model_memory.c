@@ -22,9 +22,10 @@
 // scores 5 a s^2 do not exist in blockwise attention. Full recomputation leaves e N C a block, as theirs (2 s
 // b h).
 //
-// Workspace: 4 B V logits of B rows at once (+ e B V in 16-bit types), 4 B losses, e N C (gradient of a
-// norm's output), e max(N A, N F for SwiGLU, S C, S f, N s), 4 N K, attention's workspace; without `deferred`
-// also e max(N Q, N G F, S G f), e N C with dropout, and e N (E + G s) for mixtures.
+// Workspace: 4 B V' logits of B rows at once (+ e B V' in 16-bit types), V' = V rounded up to 64, 4 B losses,
+// e N C (gradient of a norm's output), e max(N A, N F for SwiGLU, S C, S f, N s), 4 N K, attention's
+// workspace; without `deferred` also e max(N Q, N G F, S G f), e N C with dropout, and e N (E + G s) for
+// mixtures.
 #include "strategies/transformer/model_internal.h"
 
 #include <math.h>
@@ -64,6 +65,19 @@ static void add_mixture_widths(ptb_model_widths *w, const ptb_model_shape *s, si
     }
 }
 
+size_t ptb_model_loss_rows(const ptb_kernels *kernels, size_t rows)
+{
+    if (kernels->loss_rows)
+        return kernels->loss_rows < rows ? kernels->loss_rows : rows;
+    size_t half = rows / 2 < 256 ? rows / 2 : 256;
+    return half ? half : 1;
+}
+
+size_t ptb_model_logits_stride(size_t vocabulary)
+{
+    return (vocabulary + 63) / 64 * 64;
+}
+
 ptb_model_widths ptb_model_widths_of(const ptb_model_config *config)
 {
     const ptb_model_shape *s = &config->layout->shape;
@@ -76,11 +90,12 @@ ptb_model_widths ptb_model_widths_of(const ptb_model_config *config)
                           .activated = (size_t)s->feed_forward,
                           .heads = (size_t)s->heads,
                           .vocabulary = (size_t)s->vocabulary,
+                          .logits_stride = ptb_model_logits_stride((size_t)s->vocabulary),
                           .element = ptb_dtype_size(config->type)};
     if (s->experts)
         add_mixture_widths(&w, s, gates);
-    size_t asked = config->loss_rows ? (size_t)config->loss_rows : rows / 2 < 256 ? rows / 2 : 256;
-    w.loss_rows = asked < 1 ? 1 : asked < rows ? asked : rows;
+    size_t asked = (size_t)config->loss_rows;
+    w.loss_rows = !asked ? ptb_model_loss_rows(config->kernels, rows) : asked < rows ? asked : rows;
     return w;
 }
 
@@ -223,7 +238,7 @@ static void place_workspace(ptb_model *m, arena *a, ptb_block_gradients *scratch
 {
     const ptb_model_widths *w = &m->w;
     const ptb_model_shape *s = &m->config.layout->shape;
-    size_t n = w->rows, logits = w->loss_rows * w->vocabulary;
+    size_t n = w->rows, logits = w->loss_rows * w->logits_stride;
     m->logits = piece(a, logits, sizeof *m->logits);
     m->d_logits = m->config.type == PTB_F32 ? m->logits : piece(a, logits, w->element);
     m->losses = piece(a, w->loss_rows, sizeof *m->losses);

@@ -54,6 +54,7 @@ typedef struct {
     size_t rows, columns, inner;
     size_t groups;
     const int32_t *offsets; /* [groups + 1] */
+    size_t stride;          // between rows of a layer's output; 0: columns
 } shape;
 
 // Row r belongs to the group; SIZE_MAX: to none.
@@ -119,28 +120,28 @@ static ptb_status enqueue_weight(fixture *f, const void *args)
 static void check_forward(fixture *f, const shape *s, ptb_dtype type, bool wide, bool with_bias,
                           bool with_residual, bool in_place)
 {
-    size_t m = s->rows, n = s->columns, k = s->inner;
+    size_t m = s->rows, n = s->columns, k = s->inner, stride = ptb_row_stride(s->stride, n);
     array in = array_new(type, m * k, 1), weight = array_new(type, weights(s) * n * k, 2);
     array bias = array_new(type, weights(s) * n, 3);
-    array residual = array_new(wide ? PTB_F32 : type, m * n, 4);
-    array out = array_new(wide ? PTB_F32 : type, m * n, 5);
+    array residual = array_new(wide ? PTB_F32 : type, m * stride, 4);
+    array out = array_new(wide ? PTB_F32 : type, m * stride, 5);
     if (in_place) {
         memcpy(out.data, residual.data, out.bytes);
         memcpy(out.values, residual.values, out.count * sizeof *out.values);
     }
-    double *wanted = malloc((m * n + 1) * sizeof *wanted);
+    double *wanted = malloc((m * stride + 1) * sizeof *wanted);
     for (size_t r = 0; r < m; r++)
-        for (size_t c = 0; c < n; c++) {
-            size_t g = group_of(s, r);
+        for (size_t c = 0; c < stride; c++) {
+            size_t g = c < n ? group_of(s, r) : SIZE_MAX;
             double sum = 0;
             for (size_t i = 0; g != SIZE_MAX && i < k; i++)
                 sum += in.values[r * k + i] * weight.values[(g * n + c) * k + i];
             if (g == SIZE_MAX)
-                sum = out.values[r * n + c];
+                sum = out.values[r * stride + c];
             else
                 sum += (with_bias ? bias.values[g * n + c] : 0) +
-                       (with_residual ? residual.values[r * n + c] : 0);
-            wanted[r * n + c] = sum;
+                       (with_residual ? residual.values[r * stride + c] : 0);
+            wanted[r * stride + c] = sum;
         }
     ptb_matmul args = {.out = out.data,
                        .in = in.data,
@@ -152,6 +153,7 @@ static void check_forward(fixture *f, const shape *s, ptb_dtype type, bool wide,
                        .rows = m,
                        .columns = n,
                        .inner = k,
+                       .out_stride = s->stride,
                        .groups = s->groups,
                        .offsets = s->offsets,
                        .type = type,
@@ -164,9 +166,9 @@ static void check_forward(fixture *f, const shape *s, ptb_dtype type, bool wide,
 
 static void check_input_gradient(fixture *f, const shape *s, ptb_dtype type, bool accumulate)
 {
-    size_t m = s->rows, n = s->columns, k = s->inner;
+    size_t m = s->rows, n = s->columns, k = s->inner, stride = ptb_row_stride(s->stride, n);
     array d_in = array_new(type, m * k, 1), weight = array_new(type, weights(s) * n * k, 2);
-    array d_out = array_new(type, m * n, 3);
+    array d_out = array_new(type, m * stride, 3);
     double *wanted = malloc((m * k + 1) * sizeof *wanted);
     for (size_t r = 0; r < m; r++) {
         size_t g = group_of(s, r);
@@ -174,7 +176,7 @@ static void check_input_gradient(fixture *f, const shape *s, ptb_dtype type, boo
             wanted[r * k + i] = accumulate || g == SIZE_MAX ? d_in.values[r * k + i] : 0;
         for (size_t c = 0; g != SIZE_MAX && c < n; c++)
             for (size_t i = 0; i < k; i++)
-                wanted[r * k + i] += d_out.values[r * n + c] * weight.values[(g * n + c) * k + i];
+                wanted[r * k + i] += d_out.values[r * stride + c] * weight.values[(g * n + c) * k + i];
     }
     ptb_matmul_input_gradient args = {.d_in = d_in.data,
                                       .d_out = d_out.data,
@@ -182,6 +184,7 @@ static void check_input_gradient(fixture *f, const shape *s, ptb_dtype type, boo
                                       .rows = m,
                                       .columns = n,
                                       .inner = k,
+                                      .d_out_stride = s->stride,
                                       .groups = s->groups,
                                       .offsets = s->offsets,
                                       .type = type,
@@ -295,7 +298,8 @@ static void check_gelu_gradient(fixture *f, const shape *s, ptb_dtype type, bool
 static void check_weight_gradient(fixture *f, const shape *s, ptb_dtype type, bool with_bias, bool accumulate)
 {
     size_t m = s->rows, n = s->columns, k = s->inner, all = weights(s) * n;
-    array d_out = array_new(type, m * n, 1), in = array_new(type, m * k, 2);
+    size_t stride = ptb_row_stride(s->stride, n);
+    array d_out = array_new(type, m * stride, 1), in = array_new(type, m * k, 2);
     array out[2] = {array_new(PTB_F32, all * k, 3), array_new(PTB_F32, with_bias ? all : 0, 4)};
     double *wanted = malloc((all * k + 1) * sizeof *wanted), *bias = malloc((all + 1) * sizeof *bias);
     for (size_t i = 0; i < all * k; i++)
@@ -304,7 +308,7 @@ static void check_weight_gradient(fixture *f, const shape *s, ptb_dtype type, bo
         bias[i] = accumulate ? out[1].values[i] : 0;
     for (size_t r = 0; r < m; r++)
         for (size_t c = 0, g = group_of(s, r); g != SIZE_MAX && c < n; c++) {
-            double d = d_out.values[r * n + c];
+            double d = d_out.values[r * stride + c];
             if (with_bias)
                 bias[g * n + c] += d;
             for (size_t i = 0; i < k; i++)
@@ -317,6 +321,7 @@ static void check_weight_gradient(fixture *f, const shape *s, ptb_dtype type, bo
                                        .rows = m,
                                        .columns = n,
                                        .inner = k,
+                                       .d_out_stride = s->stride,
                                        .groups = s->groups,
                                        .offsets = s->offsets,
                                        .type = type,
@@ -345,19 +350,21 @@ static void check_all(fixture *f, const shape *given)
                 check_weight_gradient(f, s, type, bias, on);
             }
             check_input_gradient(f, s, type, on);
-            check_activated(f, s, type, on, false);
-            check_activated(f, s, type, on, true);
-            check_gelu_gradient(f, s, type, on);
+            for (int residual = 0; !s->stride && residual < 2; residual++)
+                check_activated(f, s, type, on, residual);
+            if (!s->stride)
+                check_gelu_gradient(f, s, type, on);
         }
     test_memory_free(offsets);
 }
 
 static void test_small(void **state)
 {
-    static const shape shapes[] = {{1, 1, 1, 0, NULL},     {3, 5, 7, 0, NULL},    {8, 48, 16, 0, NULL},
-                                   {17, 33, 65, 0, NULL},  {9, 49, 2, 0, NULL},   {64, 96, 48, 0, NULL},
-                                   {33, 130, 17, 0, NULL}, {2, 257, 31, 0, NULL}, {50, 16, 1, 0, NULL},
-                                   {129, 31, 100, 0, NULL}};
+    static const shape shapes[] = {{1, 1, 1, 0, NULL, 0},     {3, 5, 7, 0, NULL, 0},
+                                   {8, 48, 16, 0, NULL, 0},   {17, 33, 65, 0, NULL, 0},
+                                   {9, 49, 2, 0, NULL, 0},    {64, 96, 48, 0, NULL, 0},
+                                   {33, 130, 17, 0, NULL, 0}, {2, 257, 31, 0, NULL, 0},
+                                   {50, 16, 1, 0, NULL, 0},   {129, 31, 100, 0, NULL, 0}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         check_all(*state, &shapes[i]);
 }
@@ -365,7 +372,7 @@ static void test_small(void **state)
 // No rows: no output, a weight gradient of zeros (or what it was).
 static void test_no_rows(void **state)
 {
-    static const shape s = {0, 37, 21, 0, NULL};
+    static const shape s = {0, 37, 21, 0, NULL, 0};
     check_all(*state, &s);
 }
 
@@ -373,8 +380,8 @@ static void test_no_rows(void **state)
 // apart.
 static void test_blocks(void **state)
 {
-    static const shape deep = {21, 1100, 801, 0, NULL}, tall = {1100, 60, 53, 0, NULL},
-                       square = {1090, 1090, 40, 0, NULL};
+    static const shape deep = {21, 1100, 801, 0, NULL, 0}, tall = {1100, 60, 53, 0, NULL, 0},
+                       square = {1090, 1090, 40, 0, NULL, 0};
     check_forward(*state, &deep, PTB_F32, false, true, true, false);
     check_forward(*state, &deep, PTB_BF16, false, true, true, true);
     check_forward(*state, &deep, PTB_F16, false, true, true, false);
@@ -394,11 +401,24 @@ static void test_blocks(void **state)
     }
 }
 
+// Rows of a layer's output further apart than they are long, as logits are: what is between stays as it was.
+static void test_strides(void **state)
+{
+    static const int32_t mixed[] = {0, 0, 1, 14, 14, 20, 20};
+    static const shape shapes[] = {{17, 33, 65, 0, NULL, 64},
+                                   {9, 49, 16, 0, NULL, 51},
+                                   {40, 100, 24, 0, NULL, 128},
+                                   {23, 50, 19, 6, mixed, 56}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        check_all(*state, &shapes[i]);
+}
+
 // Groups without rows at either end and inside, of one row, and rows that belong to none.
 static void test_groups(void **state)
 {
     static const int32_t mixed[] = {0, 0, 1, 14, 14, 20, 20}, full[] = {0, 9, 23}, none[] = {0, 0, 0, 0};
-    static const shape shapes[] = {{23, 50, 19, 6, mixed}, {23, 21, 33, 2, full}, {23, 5, 6, 3, none}};
+    static const shape shapes[] = {
+        {23, 50, 19, 6, mixed, 0}, {23, 21, 33, 2, full, 0}, {23, 5, 6, 3, none, 0}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         check_all(*state, &shapes[i]);
 }
@@ -536,9 +556,9 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, kernels_setup, kernels_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_small),     TEST(test_no_rows),     TEST(test_blocks),
-        TEST(test_groups),    TEST(test_bad_offsets), TEST(test_not_finite),
-        TEST(test_workspace), TEST(test_tf32),        TEST(test_peak),
+        TEST(test_small),  TEST(test_no_rows),     TEST(test_blocks),     TEST(test_strides),
+        TEST(test_groups), TEST(test_bad_offsets), TEST(test_not_finite), TEST(test_workspace),
+        TEST(test_tf32),   TEST(test_peak),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

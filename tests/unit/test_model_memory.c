@@ -92,7 +92,8 @@ static double workspace(const ptb_layout *l, const ptb_model_config *config)
 {
     letters x = letters_of(l, config);
     const ptb_model_shape *s = &l->shape;
-    double b = config->loss_rows ? (double)config->loss_rows : floor(x.n / 2), v = (double)s->vocabulary;
+    double b = config->loss_rows ? (double)config->loss_rows : floor(x.n / 2),
+           v = ceil((double)s->vocabulary / 64) * 64;
     b = b < 1 ? 1 : b > 256 && !config->loss_rows ? 256 : b;
     double inner = larger(x.n * x.a, x.g == 2 && x.dense > 0 ? x.n * x.f : 0);
     if (x.mixtures > 0)
