@@ -362,7 +362,7 @@ static ptb_status time_of(ptb_stream *stream, library_state *s, const plan *p, c
     return PTB_OK;
 }
 
-// Every run writes the same result, since no operand is d.
+// Every run writes the same result: no operand is d.
 static ptb_status choose(ptb_stream *stream, library_state *s, plan *p, const ptb_library_operands *o)
 {
     cublasLtMatmulHeuristicResult_t proposals[CANDIDATES];
@@ -381,13 +381,30 @@ static ptb_status choose(ptb_stream *stream, library_state *s, plan *p, const pt
     return PTB_OK;
 }
 
-static ptb_status may_time(ptb_stream *stream, const plan *p, const ptb_library_operands *o, bool *may)
+// Where c is d, the timed runs write to memory of their own, which is in no category of the ledger since it
+// exists in this call alone; without memory for it the library's first proposal stays.
+static ptb_status choose_apart(ptb_stream *stream, library_state *s, plan *p, const ptb_library_operands *o)
 {
-    enum cudaStreamCaptureStatus capture;
-    *may = false;
-    if (p->timed || o->c == o->d)
+    const ptb_library_product *x = &p->key.product;
+    ptb_library_operands apart = *o;
+    if (o->c != o->d)
+        return choose(stream, s, p, o);
+    p->timed = true;
+    if (cudaMallocAsync(&apart.d, x->d_stride * x->n * ptb_dtype_size(x->out_type),
+                        ptb_cuda_stream(stream)) != cudaSuccess) {
+        cudaGetLastError();
         return PTB_OK;
-    PTB_CUDA(cudaStreamIsCapturing(ptb_cuda_stream(stream), &capture));
+    }
+    ptb_status status = choose(stream, s, p, &apart);
+    PTB_CUDA(cudaFreeAsync(apart.d, ptb_cuda_stream(stream)));
+    return status;
+}
+
+static ptb_status may_time(ptb_stream *stream, const plan *p, bool *may)
+{
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusActive;
+    if (!p->timed)
+        PTB_CUDA(cudaStreamIsCapturing(ptb_cuda_stream(stream), &capture));
     *may = capture == cudaStreamCaptureStatusNone;
     return PTB_OK;
 }
@@ -403,9 +420,9 @@ ptb_status ptb_library_run(ptb_stream *stream, const ptb_library_product *produc
     if (!p->supported)
         return PTB_SKIPPED;
     PTB_TRY(set_operands(p, o));
-    PTB_TRY(may_time(stream, p, o, &may));
+    PTB_TRY(may_time(stream, p, &may));
     if (may)
-        PTB_TRY(choose(stream, s, p, o));
+        PTB_TRY(choose_apart(stream, s, p, o));
     LIBRARY(enqueue(stream, s, p, o, &p->algorithm));
     return PTB_OK;
 }

@@ -77,22 +77,49 @@ template <typename T> struct block_product {
     size_t out_first;    // elements before the group's results
 };
 
+// Row and column of tiles that a block makes. Blocks that run at the same time shall read the same operands,
+// so they are counted through stripes of STRIPE_TILES rows of tiles, down before across: without it, every
+// row of tiles would read all of b from memory again.
+enum { STRIPE_TILES = 8 };
+static __device__ __forceinline__ void place_of_tile(size_t rows, size_t columns, size_t &row, size_t &column)
+{
+    size_t stripe = blockIdx.x / (STRIPE_TILES * columns), within = blockIdx.x % (STRIPE_TILES * columns);
+    size_t first = stripe * STRIPE_TILES, height = rows - first < STRIPE_TILES ? rows - first : STRIPE_TILES;
+    row = first + within % height;
+    column = within / height;
+}
+
+// Rows of tiles at most: how many rows groups have is not known to the host, and each may end in a part of
+// one.
+static __host__ __device__ __forceinline__ size_t tile_rows_of(ptb_product_form form,
+                                                               const ptb_cuda_product &p, int tile_m)
+{
+    return (p.m + tile_m - 1) / tile_m + (form == PTB_PRODUCT_WEIGHT ? 0 : p.groups);
+}
+
+static __host__ __device__ __forceinline__ size_t tile_columns_of(const ptb_cuda_product &p, int tile_n)
+{
+    return (p.n + tile_n - 1) / tile_n;
+}
+
 template <typename T, ptb_product_form FORM>
 static __device__ bool block_of(const ptb_cuda_product &p, int tile_m, int tile_n, block_product<T> &x)
 {
-    product_part part = FORM == PTB_PRODUCT_WEIGHT ? part_of_depth(p) : part_of_rows(p, blockIdx.y, tile_m);
+    size_t row, column;
+    place_of_tile(tile_rows_of(FORM, p, tile_m), tile_columns_of(p, tile_n), row, column);
+    product_part part = FORM == PTB_PRODUCT_WEIGHT ? part_of_depth(p) : part_of_rows(p, row, tile_m);
     if (!part.any)
         return false;
     x.a = (const T *)p.a;
     x.b = (const T *)p.b;
-    x.n0 = (size_t)blockIdx.x * tile_n;
+    x.n0 = column * tile_n;
     x.n_end = p.n;
     x.group = part.group;
     x.out_first = 0;
     if (FORM == PTB_PRODUCT_WEIGHT) {
         x.a += part.first * p.a_stride;
         x.b += part.first * p.b_stride;
-        x.m0 = (size_t)blockIdx.y * tile_m;
+        x.m0 = row * tile_m;
         x.m_end = p.m;
         x.k = part.end - part.first;
         x.out_first = part.group * p.m * p.out_stride;
@@ -119,33 +146,80 @@ static __device__ __forceinline__ float gelu_slope(float x)
     return gate + x * slope * gate * (1 - gate);
 }
 
-template <typename O> static __device__ __forceinline__ float out_at(const void *base, size_t i)
+// Elements [at, at + COUNT) of a matrix beside the result; whole: all at once, else the first `count`.
+template <typename O, int COUNT>
+static __device__ __forceinline__ void load_beside(float (&out)[COUNT], const void *base, size_t at,
+                                                   bool whole, int count)
 {
-    return ptb_to_f32(((const O *)base)[i]);
+    const O *from = (const O *)base + at;
+    if (whole)
+        return ptb_load<COUNT>(out, from);
+#pragma unroll
+    for (int j = 0; j < COUNT; j++)
+        out[j] = j < count ? ptb_to_f32(from[j]) : 0;
+}
+
+template <typename O, int COUNT>
+static __device__ __forceinline__ void store_beside(void *base, size_t at, const float (&in)[COUNT],
+                                                    bool whole, int count)
+{
+    O *to = (O *)base + at;
+    if (whole)
+        return ptb_store<COUNT>(to, in);
+#pragma unroll
+    for (int j = 0; j < COUNT; j++)
+        if (j < count)
+            to[j] = ptb_from_f32<O>(in[j]);
+}
+
+// COUNT neighbours of a row can be accessed at once wherever they begin at a multiple of COUNT.
+static __host__ __device__ __forceinline__ bool is_whole(const ptb_cuda_product &p, int count)
+{
+    size_t small = p.type == PTB_F32 ? 4 : 2, large = p.out_type == PTB_F32 ? 4 : 2;
+    uintptr_t typed = (uintptr_t)p.bias | (uintptr_t)p.activated | (uintptr_t)p.gelu_in;
+    uintptr_t out = (uintptr_t)p.out | (uintptr_t)p.addend;
+    return p.n % count == 0 && p.out_stride % count == 0 && typed % (small * count) == 0 &&
+           out % (large * count) == 0;
 }
 
 // Results (row, column) to (row, column + COUNT - 1), those that exist.
 template <typename T, typename O, int COUNT>
 static __device__ __forceinline__ void store_results(const ptb_cuda_product &p, const block_product<T> &x,
-                                                     size_t row, size_t column, const float (&sum)[COUNT])
+                                                     size_t row, size_t column, const float (&sum)[COUNT],
+                                                     bool whole)
 {
-    if (row >= x.m_end)
+    if (row >= x.m_end || column >= x.n_end)
         return;
+    size_t at = x.out_first + row * p.out_stride + column;
+    int count = x.n_end - column < COUNT ? (int)(x.n_end - column) : COUNT;
+    float value[COUNT], beside[COUNT];
 #pragma unroll
-    for (int j = 0; j < COUNT; j++) {
-        if (column + j >= x.n_end)
-            return;
-        size_t at = x.out_first + row * p.out_stride + column + j;
-        float value = sum[j];
-        if (p.bias)
-            value += ptb_to_f32(((const T *)p.bias)[x.group * p.n + column + j]);
-        if (p.addend)
-            value += out_at<O>(p.addend, at);
-        if (p.gelu_in)
-            value *= gelu_slope(out_at<T>(p.gelu_in, at));
-        ((O *)p.out)[at] = ptb_from_f32<O>(value);
-        if (p.activated)
-            ((T *)p.activated)[at] = ptb_from_f32<T>(value * gelu_gate(value));
+    for (int j = 0; j < COUNT; j++)
+        value[j] = sum[j];
+    if (p.bias) {
+        load_beside<T>(beside, p.bias, x.group * p.n + column, whole, count);
+#pragma unroll
+        for (int j = 0; j < COUNT; j++)
+            value[j] += beside[j];
+    }
+    if (p.addend) {
+        load_beside<O>(beside, p.addend, at, whole, count);
+#pragma unroll
+        for (int j = 0; j < COUNT; j++)
+            value[j] += beside[j];
+    }
+    if (p.gelu_in) {
+        load_beside<T>(beside, p.gelu_in, at, whole, count);
+#pragma unroll
+        for (int j = 0; j < COUNT; j++)
+            value[j] *= gelu_slope(beside[j]);
+    }
+    store_beside<O>(p.out, at, value, whole, count);
+    if (p.activated) {
+#pragma unroll
+        for (int j = 0; j < COUNT; j++)
+            value[j] *= gelu_gate(value[j]);
+        store_beside<T>(p.activated, at, value, whole, count);
     }
 }
 
@@ -283,7 +357,8 @@ static __global__ void __launch_bounds__(THREADS, ALIGNED ? 2 : 1) product_mma(c
     if (!block_of<T, FORM>(p, TILE_M, TILE_N, x))
         return;
     int warp = (int)threadIdx.x / 32, warp_m = warp / 4 * 64, warp_n = warp % 4 * 32;
-    bool with_sums = FORM == PTB_PRODUCT_WEIGHT && p.sums && blockIdx.x == 0 && threadIdx.x < TILE_M;
+    bool with_sums = FORM == PTB_PRODUCT_WEIGHT && p.sums && x.n0 == 0 && threadIdx.x < TILE_M;
+    bool whole = is_whole(p, 2);
     float sums[4][4][4] = {}, a_sum = 0;
     tile_loader<T, FORM == PTB_PRODUCT_WEIGHT, ALIGNED> a(x.a, p.a_stride, x.m0, x.m_end, x.k);
     tile_loader<T, FORM != PTB_PRODUCT_FORWARD, ALIGNED> b(x.b, p.b_stride, x.n0, x.n_end, x.k);
@@ -315,8 +390,8 @@ static __global__ void __launch_bounds__(THREADS, ALIGNED ? 2 : 1) product_mma(c
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const float low[2] = {sums[i][j][0], sums[i][j][1]}, high[2] = {sums[i][j][2], sums[i][j][3]};
-            store_results<T, O>(p, x, row + i * 16, column + j * 8, low);
-            store_results<T, O>(p, x, row + i * 16 + 8, column + j * 8, high);
+            store_results<T, O>(p, x, row + i * 16, column + j * 8, low, whole);
+            store_results<T, O>(p, x, row + i * 16 + 8, column + j * 8, high, whole);
         }
     if (with_sums)
         store_sum(p, x, x.m0 + threadIdx.x, a_sum);
@@ -353,7 +428,8 @@ static __global__ void __launch_bounds__(PLAIN_THREADS, 3) product_f32(const ptb
     if (!block_of<float, FORM>(p, PLAIN_M, PLAIN_N, x))
         return;
     int row = (int)threadIdx.x / 16 * 4, column = (int)threadIdx.x % 16 * 4;
-    bool with_sums = FORM == PTB_PRODUCT_WEIGHT && p.sums && blockIdx.x == 0 && threadIdx.x < PLAIN_M;
+    bool with_sums = FORM == PTB_PRODUCT_WEIGHT && p.sums && x.n0 == 0 && threadIdx.x < PLAIN_M;
+    bool whole = is_whole(p, 4);
     float sums[4][4] = {}, a_sum = 0;
     for (size_t k = 0; k < x.k; k += PLAIN_K) {
         load_plain<FORM == PTB_PRODUCT_WEIGHT>(a, x.a, p.a_stride, x.m0, x.m_end, k, x.k);
@@ -374,21 +450,18 @@ static __global__ void __launch_bounds__(PLAIN_THREADS, 3) product_f32(const ptb
     }
 #pragma unroll
     for (int r = 0; r < 4; r++)
-        store_results<float, float>(p, x, x.m0 + row + r, x.n0 + column, sums[r]);
+        store_results<float, float>(p, x, x.m0 + row + r, x.n0 + column, sums[r], whole);
     if (with_sums)
         store_sum(p, x, x.m0 + threadIdx.x, a_sum);
 }
 
 // ---- launches
 
-// Blocks beyond the last tile of the last group do nothing: how many rows groups have is not known here.
+// Blocks beyond the last tile of the last group do nothing.
 static dim3 grid_of(ptb_product_form form, const ptb_cuda_product *p, int tile_m, int tile_n)
 {
-    unsigned columns = (unsigned)ptb_blocks(p->n, tile_n);
-    size_t rows = ptb_blocks(p->m, tile_m);
-    if (form == PTB_PRODUCT_WEIGHT)
-        return dim3(columns, (unsigned)rows, p->groups ? (unsigned)p->groups : 1);
-    return dim3(columns, (unsigned)(rows + p->groups));
+    size_t tiles = tile_rows_of(form, *p, tile_m) * tile_columns_of(*p, tile_n);
+    return dim3((unsigned)tiles, 1, form == PTB_PRODUCT_WEIGHT && p->groups ? (unsigned)p->groups : 1);
 }
 
 template <typename T, typename O, ptb_product_form FORM, bool ALIGNED>
