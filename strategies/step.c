@@ -331,8 +331,6 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
     if (!(run->kernels->types & 1u << ptb_step_type(point.precision)))
         snprintf(c->skip, sizeof c->skip, "the kernels %s do not compute in %s", run->kernels->plugin.name,
                  point.precision);
-    if (ptb_step_is_tf32(point.precision) && !run->kernels->set_tf32)
-        snprintf(c->skip, sizeof c->skip, "the kernels %s have no TF32", run->kernels->plugin.name);
     // At 100 GFLOP/s a rank: only for the progress line.
     double tokens = (double)(run->batch / run->env.world->size * run->layout.shape.sequence);
     c->estimate_s = ptb_layout_flops_palm(&run->layout) * tokens / 100e9;

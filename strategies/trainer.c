@@ -195,6 +195,10 @@ static ptb_status make_shared(ptb_trainer *t, char *reason)
 
 ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_trainer **trainer)
 {
+    if (config->tf32 && !config->kernels->set_tf32) { // so it is on every rank
+        snprintf(reason, PTB_REASON_BYTES, "the kernels %s have no TF32", config->kernels->plugin.name);
+        return PTB_SKIPPED;
+    }
     ptb_trainer *t = calloc(1, sizeof *t);
     ptb_status status = ptb_world_agree(config->world, t ? PTB_OK : PTB_NO_MEMORY);
     if (status != PTB_OK) {

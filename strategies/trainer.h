@@ -23,7 +23,7 @@ typedef struct {
     ptb_comm_config comm_config;
     ptb_optimizer optimizer;
     ptb_dtype type;        // compute type: parameters in use and activations; master weights stay f32
-    bool tf32;             // f32 products through TF32, which the kernels have
+    bool tf32;             // f32 products through TF32
     ptb_dtype reduce_type; // of the gradients while they are reduced
     int64_t batch;         // sequences of the global batch; divides by ranks x micro_batches
     int64_t micro_batches; // of a rank's part of it, one after the other; their gradients add up
@@ -80,8 +80,8 @@ typedef struct {
 } ptb_trainer;
 
 // Collective. All ranks return the same status. SKIPPED with a reason (PTB_REASON_BYTES) where the
-// communicator cannot do what is asked, or where memory does not suffice (then with the bytes needed); other
-// errors are logged.
+// communicator or the kernels cannot do what is asked, or where memory does not suffice (then with the bytes
+// needed); other errors are logged.
 ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_trainer **trainer);
 void ptb_trainer_free(ptb_trainer *trainer); // collective
 // Trains one step and waits for it; allocates nothing (but where it records a graph, in the second step).

@@ -378,6 +378,7 @@ static ptb_status choose(ptb_stream *stream, library_state *s, plan *p, const pt
         }
     }
     p->timed = true;
+    p->supported = best >= 0;
     return PTB_OK;
 }
 
@@ -423,6 +424,12 @@ ptb_status ptb_library_run(ptb_stream *stream, const ptb_library_product *produc
     PTB_TRY(may_time(stream, p, &may));
     if (may)
         PTB_TRY(choose_apart(stream, s, p, o));
-    LIBRARY(enqueue(stream, s, p, o, &p->algorithm));
+    cublasStatus_t status =
+        p->supported ? enqueue(stream, s, p, o, &p->algorithm) : CUBLAS_STATUS_NOT_SUPPORTED;
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) { // it may propose what it then does not have
+        p->supported = false;
+        return PTB_SKIPPED;
+    }
+    LIBRARY(status);
     return PTB_OK;
 }
