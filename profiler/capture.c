@@ -8,7 +8,9 @@ ptb_status ptb_capture_open(const char *device, ptb_trace *trace, ptb_capture **
     const ptb_capture_ops *ops = (const ptb_capture_ops *)ptb_registry_find(PTB_KIND_CAPTURE, device);
     ptb_capture *opened = NULL;
     if (ops)
-        PTB_TRY(ops->open(trace, &opened));
+        PTB_TRY(ops->open(&opened));
+    if (opened)
+        opened->trace = trace;
     ptb_trace_set_capture(trace, opened);
     *capture = opened;
     return PTB_OK;
@@ -16,8 +18,10 @@ ptb_status ptb_capture_open(const char *device, ptb_trace *trace, ptb_capture **
 
 void ptb_capture_close(ptb_capture *capture)
 {
-    if (capture)
-        capture->ops->close(capture);
+    if (!capture)
+        return;
+    ptb_trace_set_capture(capture->trace, NULL);
+    capture->ops->close(capture);
 }
 
 ptb_status ptb_capture_start(ptb_capture *capture)

@@ -28,7 +28,7 @@ typedef struct {
     ptb_plugin plugin; // name: of the device
     // One capture a process is open at a time. Where the profiler cannot be had, capture->cannot says why,
     // and start fails.
-    ptb_status (*open)(ptb_trace *trace, ptb_capture **capture);
+    ptb_status (*open)(ptb_capture **capture);
     void (*close)(ptb_capture *capture);
     ptb_status (*start)(ptb_capture *capture);
     ptb_status (*stop)(ptb_capture *capture);
@@ -39,6 +39,7 @@ typedef struct {
 // First member of each implementation's struct.
 struct ptb_capture {
     const ptb_capture_ops *ops;
+    ptb_trace *trace;
     ptb_capture_stats stats;
     char cannot[256]; // why nothing can be recorded; empty: it can
     bool recording;
@@ -48,7 +49,8 @@ struct ptb_capture {
 // The capture of the device of that name, attached to the trace, whose rank the spans get. *capture is NULL
 // where the device needs none.
 ptb_status ptb_capture_open(const char *device, ptb_trace *trace, ptb_capture **capture);
-void ptb_capture_close(ptb_capture *capture); // NULL is allowed; before the trace is freed
+// Detaches itself from the trace, which is freed later. NULL is allowed.
+void ptb_capture_close(ptb_capture *capture);
 // Begins and ends recording. Between them the trace must not be cleared. stop is called when the device has
 // nothing to do; afterwards all spans are in the trace. UNSUPPORTED, logged, when capture->cannot is not
 // empty.

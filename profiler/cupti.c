@@ -54,7 +54,6 @@ typedef struct {
 
 typedef struct {
     ptb_capture base;
-    ptb_trace *trace;
     work *works;           // [WORKS]; numbers given out are one more than the place
     uint64_t count;        // works opened since start
     uint64_t open[NESTED]; // numbers, as CUPTI's stack of this thread has them
@@ -112,7 +111,7 @@ static void cupti_close(ptb_capture *base)
     free(c);
 }
 
-static ptb_status cupti_open(ptb_trace *trace, ptb_capture **out)
+static ptb_status cupti_open(ptb_capture **out)
 {
     capture *c = calloc(1, sizeof *c);
     work *works = calloc(WORKS, sizeof *works);
@@ -125,7 +124,6 @@ static ptb_status cupti_open(ptb_trace *trace, ptb_capture **out)
     memset(works, 0xff, WORKS * sizeof *works); // pages come now, not inside a step
     c->base.ops = &cupti_capture;
     c->base.annotating = getenv("NVTX_INJECTION64_PATH") != NULL;
-    c->trace = trace;
     c->works = works;
     ptb_status status = is_usable(c) ? ptb_cupti_buffers_init() : PTB_OK;
     if (status != PTB_OK) {
@@ -222,13 +220,19 @@ static work *work_of(capture *c, uint32_t correlation)
     return a && a->work >= 1 && a->work <= c->count ? &c->works[a->work - 1] : NULL;
 }
 
+// The step that what belongs to no work is counted in.
+static uint64_t step_of(const capture *c)
+{
+    return c->count ? c->works[0].span.correlation : 0;
+}
+
 // A span of device work. Communication keeps the name of its collective, since a kernel of NCCL's serves
 // several; everything else has the kernel's.
 static void add_span(capture *c, uint32_t correlation, uint64_t begin_ns, uint64_t end_ns, ptb_span_kind kind,
                      const char *name, uint64_t bytes)
 {
     work *w = work_of(c, correlation);
-    ptb_span span = {.kind = (uint8_t)kind, .unit = -1, .microbatch = -1, .correlation = UINT64_MAX};
+    ptb_span span = {.kind = (uint8_t)kind, .unit = -1, .microbatch = -1, .correlation = step_of(c)};
     if (w)
         span = w->span;
     else
@@ -244,10 +248,10 @@ static void add_span(capture *c, uint32_t correlation, uint64_t begin_ns, uint64
         w->is_counted = true;
     if (!is_communication)
         ptb_cupti_short_name(name, span.name, sizeof span.name);
-    span.rank = ptb_trace_rank(c->trace);
+    span.rank = ptb_trace_rank(c->base.trace);
     span.begin_ns = (int64_t)begin_ns;
     span.end_ns = (int64_t)end_ns;
-    ptb_trace_record(c->trace, &span);
+    ptb_trace_record(c->base.trace, &span);
 }
 
 static void add_sync(capture *c, const CUpti_ActivitySynchronization *r)
@@ -258,13 +262,13 @@ static void add_sync(capture *c, const CUpti_ActivitySynchronization *r)
         return;
     ptb_span span = {.begin_ns = (int64_t)r->start,
                      .end_ns = (int64_t)r->end,
-                     .rank = ptb_trace_rank(c->trace),
+                     .rank = ptb_trace_rank(c->base.trace),
                      .kind = PTB_SPAN_SYNC,
                      .unit = -1,
                      .microbatch = -1,
-                     .correlation = w ? w->span.correlation : UINT64_MAX,
+                     .correlation = w ? w->span.correlation : step_of(c),
                      .name = "synchronise"};
-    ptb_trace_record(c->trace, &span);
+    ptb_trace_record(c->base.trace, &span);
 }
 
 static ptb_status read_attribution(void *context, const void *any)

@@ -8,6 +8,7 @@
 #include "strategies/step_config.h"
 #include "strategies/step_memory.h"
 #include "strategies/step_metrics.h"
+#include "strategies/step_profile.h"
 #include "strategies/trainer.h"
 
 #include <inttypes.h>
@@ -17,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LIST_MAX = 16, MAX_STEPS = 1 << 20, TRACE_SPANS = 1 << 14 };
+enum { LIST_MAX = 16, MAX_STEPS = 1 << 20, TRACE_SPANS = 1 << 16 };
 
 static const char *const precisions[] = {"f32", "tf32", "bf16", "f16", NULL};
 static const char *const reduce_types[] = {"f32", "bf16", NULL};
@@ -393,7 +394,9 @@ static ptb_status step_reset(ptb_bench_run *run)
 {
     size_t count, dropped;
     const ptb_span *spans = ptb_trace_spans(run->trace, &count, &dropped);
-    PTB_TRY(ptb_step_breakdown_add(run->breakdown, spans, count, dropped, run->trainer->steps));
+    // Timed steps of a device that records its work itself are not recorded: unknown.
+    size_t unknown = dropped + ptb_step_is_captured(run->trainer);
+    PTB_TRY(ptb_step_breakdown_add(run->breakdown, spans, count, unknown, run->trainer->steps));
     for (size_t i = 0; i < count; i++)
         ptb_trace_record(run->env.trace, &spans[i]);
     ptb_trace_clear(run->trace);
@@ -480,12 +483,15 @@ static ptb_status step_verify(ptb_bench_run *run, ptb_verdict *verdict)
 static ptb_status step_metrics(ptb_bench_run *run, const ptb_timing *timing, ptb_metrics *metrics)
 {
     PTB_TRY(step_reset(run)); // the spans of the last sample
-    uint64_t timed = (uint64_t)timing->mine_count * timing->batch;
+    uint64_t timed = (uint64_t)timing->mine_count * timing->batch, profiled;
     // Memory first: measuring the peak of matrix products takes some.
     ptb_metrics memory = {.count = 0};
     PTB_TRY(ptb_step_memory_metrics(&run->memory, run->trainer, &memory));
     PTB_TRY(ptb_step_metrics(run->trainer, timing->time_ns.median, metrics));
-    PTB_TRY(ptb_step_breakdown_metrics(run->breakdown, run->env.world, run->trainer->steps, timed, metrics));
+    PTB_TRY(ptb_step_profile(run->trainer, run->env.trace, run->breakdown, timing->time_ns.median, &profiled,
+                             metrics));
+    PTB_TRY(ptb_step_breakdown_metrics(run->breakdown, run->env.world, run->trainer->steps,
+                                       profiled ? profiled : timed, metrics));
     for (size_t i = 0; i < memory.count; i++)
         metrics->items[metrics->count++] = memory.items[i];
     return PTB_OK;
@@ -501,6 +507,7 @@ static void step_facts(ptb_bench_run *run, ptb_params *facts)
     if (hash_parameters(run, &hash) == PTB_OK)
         ptb_params_set(facts, "parameters_hash", "%016" PRIx64, hash);
     ptb_model_shape_facts(&run->layout.shape, facts);
+    ptb_step_profile_facts(run->trainer, facts);
     data->ops->describe(run->trainer->data, facts);
 }
 

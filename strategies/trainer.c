@@ -135,6 +135,8 @@ static ptb_status make_update(ptb_trainer *t)
 static ptb_status make_local(ptb_trainer *t)
 {
     const ptb_trainer_config *c = &t->config;
+    if (c->trace)
+        PTB_TRY(ptb_capture_open(c->device, c->trace, &t->capture));
     PTB_TRY(ptb_stream_new(t->device, PTB_STREAM_WORKER, PTB_LANE_COMPUTE, &t->compute));
     PTB_TRY(ptb_stream_new(t->device, PTB_STREAM_URGENT, PTB_LANE_COMMUNICATION, &t->communication));
     PTB_TRY(ptb_event_new(t->device, &t->loss_ready));
@@ -251,6 +253,7 @@ void ptb_trainer_free(ptb_trainer *t)
     ptb_event_free(t->loss_ready);
     ptb_stream_free(t->communication);
     ptb_stream_free(t->compute);
+    ptb_capture_close(t->capture);
     ptb_device_close(t->device);
     free(t->losses);
     free(t->norms);

@@ -3,6 +3,7 @@
 #ifndef PTB_STRATEGIES_TRAINER_H
 #define PTB_STRATEGIES_TRAINER_H
 
+#include "profiler/capture.h"
 #include "strategies/data/data.h"
 #include "strategies/mark.h"
 #include "strategies/prefetch.h"
@@ -48,6 +49,7 @@ typedef struct {
 typedef struct {
     ptb_trainer_config config;
     ptb_device *device;
+    ptb_capture *capture; // of the device's work; NULL: its streams record their spans themselves
     ptb_stream *compute, *communication;
     ptb_comm *comm;
     ptb_model *model;

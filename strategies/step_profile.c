@@ -1,0 +1,84 @@
+// See step_profile.h.
+#include "strategies/step_profile.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+
+#include <inttypes.h>
+
+enum { PROFILED_STEPS = 6 };
+
+bool ptb_step_is_captured(const ptb_trainer *t)
+{
+    return !t->compute->ops->stream_call;
+}
+
+// One step; its spans are in the trainer's trace afterwards.
+static ptb_status profile_step(ptb_trainer *t, double *time_ns)
+{
+    ptb_trace_clear(t->config.trace);
+    PTB_TRY(ptb_capture_start(t->capture));
+    int64_t begin_ns = ptb_clock_ns();
+    ptb_status status = ptb_trainer_step(t);
+    *time_ns = (double)(ptb_clock_ns() - begin_ns);
+    ptb_status stopped = ptb_capture_stop(t->capture);
+    return status == PTB_OK ? stopped : status;
+}
+
+static ptb_status take_spans(ptb_trainer *t, ptb_trace *to, uint64_t lost, ptb_step_breakdown *breakdown)
+{
+    size_t count, dropped;
+    const ptb_span *spans = ptb_trace_spans(t->config.trace, &count, &dropped);
+    PTB_TRY(ptb_step_breakdown_add(breakdown, spans, count, dropped + (size_t)lost, t->steps));
+    for (size_t i = 0; i < count; i++)
+        ptb_trace_record(to, &spans[i]);
+    return PTB_OK;
+}
+
+ptb_status ptb_step_profile(ptb_trainer *t, ptb_trace *to, ptb_step_breakdown *breakdown, double timed_ns,
+                            uint64_t *steps, ptb_metrics *metrics)
+{
+    double times_ns[PROFILED_STEPS],
+        cannot = ptb_step_is_captured(t) && (!t->capture || t->capture->cannot[0]);
+    *steps = 0;
+    if (!ptb_step_is_captured(t))
+        return PTB_OK;
+    PTB_TRY(ptb_world_reduce_max(t->config.world, &cannot, 1));
+    if (cannot > 0) {
+        if (t->capture && t->capture->cannot[0])
+            ptb_warn("the step cannot be broken down: %s", t->capture->cannot);
+        return PTB_OK;
+    }
+    uint64_t more = t->config.max_steps - t->steps, wanted = more < PROFILED_STEPS ? more : PROFILED_STEPS;
+    for (; *steps < wanted; (*steps)++) {
+        uint64_t lost = t->capture->stats.dropped;
+        PTB_TRY(ptb_world_agree(t->config.world, profile_step(t, &times_ns[*steps])));
+        PTB_TRY(take_spans(t, to, t->capture->stats.dropped - lost, breakdown));
+    }
+    ptb_trace_clear(t->config.trace);
+    if (!*steps)
+        return PTB_OK;
+    ptb_summary summary = ptb_stats_summarise(times_ns, (size_t)*steps);
+    ptb_metrics_add(metrics, "capture_overhead", 100 * (summary.median / timed_ns - 1), "%", PTB_NEUTRAL,
+                    "median of rank 0's 6 recorded steps / median timed step - 1");
+    return PTB_OK;
+}
+
+void ptb_step_profile_facts(const ptb_trainer *t, ptb_params *facts)
+{
+    if (!ptb_step_is_captured(t))
+        return;
+    if (!t->capture || t->capture->cannot[0]) {
+        ptb_params_set(facts, "capture", "none: %s",
+                       t->capture ? t->capture->cannot : "no profiler for this device");
+        return;
+    }
+    const ptb_capture_stats *s = &t->capture->stats;
+    ptb_params_set(facts, "capture", "%s", t->capture->ops->plugin.summary);
+    ptb_params_set(facts, "captured_kernels", "%" PRIu64, s->kernels);
+    ptb_params_set(facts, "captured_copies", "%" PRIu64, s->copies + s->sets);
+    ptb_params_set(facts, "captured_graph_nodes", "%" PRIu64, s->graph_nodes);
+    ptb_params_set(facts, "capture_unattributed", "%" PRIu64, s->unattributed);
+    ptb_params_set(facts, "capture_dropped", "%" PRIu64, s->dropped);
+    ptb_params_set(facts, "capture_overhead_ns", "%" PRIu64, s->overhead_ns);
+}
