@@ -193,7 +193,8 @@ static void test_against_differences(void **state)
                 check_norm(*state, compute_types[t], kind, sizes[i][0], sizes[i][1]);
 }
 
-// Rows that the first-level cache does not hold several of are taken in pairs, by pieces; the last one is alone.
+// Rows that the first-level cache does not hold several of are taken in pairs, by pieces; the last one is
+// alone.
 static void test_wide(void **state)
 {
     for (norm_kind kind = 0; kind < KINDS; kind++)
@@ -283,12 +284,8 @@ static void test_no_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        KERNEL_TEST(test_against_differences),
-        KERNEL_TEST(test_wide),
-        KERNEL_TEST(test_aliases),
-        KERNEL_TEST(test_large_mean),
-        KERNEL_TEST(test_threads),
-        KERNEL_TEST(test_no_rows),
+        KERNEL_TEST(test_against_differences), KERNEL_TEST(test_wide),    KERNEL_TEST(test_aliases),
+        KERNEL_TEST(test_large_mean),          KERNEL_TEST(test_threads), KERNEL_TEST(test_no_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
