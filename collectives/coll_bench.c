@@ -148,7 +148,7 @@ static ptb_status set_up(ptb_bench_run *run)
     ptb_world *world = run->env->world;
     if (run->ready)
         return PTB_OK;
-    if (run->place_count == 0)
+    if (run->place_count + run->refused_count == 0)
         PTB_TRY(ptb_coll_places_open(run));
     if (!run->group && run->plan.groups > 1)
         PTB_TRY(ptb_world_split(world, run->plan.colour, world->rank, &run->group));

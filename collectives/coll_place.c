@@ -61,6 +61,15 @@ static ptb_coll_place *find_place(ptb_bench_run *run, int comm)
     return NULL;
 }
 
+// Whether its device was found not to be usable here.
+static bool is_refused(const ptb_bench_run *run, int comm)
+{
+    for (int i = 0; i < run->refused_count; i++)
+        if (strcmp(run->refused[i], ptb_coll_place_name(&run->plan, comm)) == 0)
+            return true;
+    return false;
+}
+
 static ptb_status find_budget(ptb_bench_run *run, ptb_coll_place *place)
 {
     double spare = (double)ptb_device_available(place->device) * 0.9;
@@ -81,7 +90,7 @@ static ptb_status find_budget(ptb_bench_run *run, ptb_coll_place *place)
 
 static ptb_status open_place(ptb_bench_run *run, const char *name)
 {
-    if (run->place_count == PTB_COLL_PLACES) {
+    if (run->place_count + run->refused_count == PTB_COLL_PLACES) {
         ptb_error("the communicators are of more than %d devices", PTB_COLL_PLACES);
         return PTB_USAGE;
     }
@@ -98,8 +107,13 @@ ptb_status ptb_coll_places_open(ptb_bench_run *run)
     for (int c = 0; c < run->plan.comm_count; c++) {
         char reason[PTB_REASON_BYTES];
         const char *name = ptb_coll_place_name(&run->plan, c);
-        if (ptb_comm_moves(run->plan.comms[c], name, reason) && !find_place(run, c))
-            PTB_TRY(open_place(run, name));
+        if (!ptb_comm_moves(run->plan.comms[c], name, reason) || find_place(run, c) || is_refused(run, c))
+            continue;
+        ptb_status status = open_place(run, name);
+        if (status == PTB_UNSUPPORTED) // told already; the other communicators' cases go on
+            run->refused[run->refused_count++] = name;
+        else if (status != PTB_OK)
+            return status;
     }
     for (int i = 0; i < run->place_count; i++)
         PTB_TRY(find_budget(run, &run->places[i]));
@@ -134,6 +148,11 @@ static ptb_status check_memory(const ptb_bench_run *run, const ptb_coll_point *p
 ptb_status ptb_coll_place_use(ptb_bench_run *run, const ptb_coll_point *point, char *reason)
 {
     run->place = find_place(run, point->comm);
+    if (!run->place && is_refused(run, point->comm)) {
+        snprintf(reason, PTB_REASON_BYTES, "device '%s' cannot be used here (see the messages)",
+                 ptb_coll_place_name(&run->plan, point->comm));
+        return PTB_SKIPPED;
+    }
     if (!run->place) {
         ptb_error("no device is open for communicator %s", run->plan.comms[point->comm]->plugin.name);
         return PTB_INTERNAL;

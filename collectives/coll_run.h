@@ -91,6 +91,8 @@ struct ptb_bench_run {
     bool ready;
     ptb_coll_place places[PTB_COLL_PLACES];
     int place_count;
+    const char *refused[PTB_COLL_PLACES]; // devices that cannot be used here
+    int refused_count;
     ptb_world *group;   // == env->world when there is one group
     ptb_comm **comms;   // [comm_count * algo_count], opened on demand
     ptb_status *opened; // what opening each gave; SKIPPED: not tried

@@ -20,6 +20,15 @@ static void explain(ptb_text *why, cudaError_t error)
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
+    if (error == cudaErrorNoDevice && driver && visible) {
+        ptb_text_printf(why, "CUDA_VISIBLE_DEVICES=\"%s\" names no GPU of this machine: see nvidia-smi -L",
+                        visible);
+        return;
+    }
+#ifdef PTB_SIM
+    ptb_text_printf(why, "the simulated machine has none (%s)", cudaGetErrorName(error));
+    return;
+#endif
     void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
     if (!library)
         ptb_text_printf(why,
@@ -36,9 +45,6 @@ static void explain(ptb_text *why, cudaError_t error)
                         "the driver is too old: it supports CUDA %d.%d, and this program needs %d.%d. Update "
                         "the driver, or build with an older toolkit",
                         driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
-    else if (error == cudaErrorNoDevice && visible)
-        ptb_text_printf(why, "CUDA_VISIBLE_DEVICES=\"%s\" names no GPU of this machine: see nvidia-smi -L",
-                        visible);
     else
         ptb_text_printf(why, "%s (%s): see whether nvidia-smi works", cudaGetErrorString(error),
                         cudaGetErrorName(error));

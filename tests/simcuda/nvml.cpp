@@ -1,0 +1,307 @@
+// NVML of the simulated device: describes the machine that PTB_SIM's `machine` names, a file of
+// tests/simcuda/machines, or plain simulated GPUs without links. There are as many GPUs as the runtime has,
+// with its UUIDs and bus addresses. What is not asked for by core/nvml_cuda.c is not here.
+#include "tests/simcuda/sim.hpp"
+
+#include <map>
+#include <string>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+extern "C" {
+#include "core/nvml_cuda.h"
+}
+
+namespace {
+enum { MOST_GPUS = 64 };
+
+// Bytes of each GPU's links since the program began, sent and received, one link; the device process, which
+// is forked from the program, adds to them.
+struct traffic {
+    uint64_t sent[PTB_NVML_LINKS_MAX], received[PTB_NVML_LINKS_MAX];
+};
+traffic *shared_traffic()
+{
+    static traffic *all = (traffic *)mmap(NULL, MOST_GPUS * sizeof(traffic), PROT_READ | PROT_WRITE,
+                                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return all;
+}
+// Before the device process is forked.
+__attribute__((constructor)) void make_shared()
+{
+    shared_traffic();
+}
+
+// "key = value" of the machine file.
+const std::map<std::string, std::string> &machine()
+{
+    static const std::map<std::string, std::string> values = [] {
+        std::map<std::string, std::string> found;
+        char path[512], line[512], key[64], value[256];
+        if (!sim_option_text("machine", path, sizeof path))
+            return found;
+        FILE *file = fopen(path, "r");
+        if (!file) {
+            fprintf(stderr, "simulated device: PTB_SIM names the machine %s, which cannot be read\n", path);
+            exit(2);
+        }
+        while (fgets(line, sizeof line, file))
+            if (sscanf(line, " %63[a-z_0-9.] = %255[^\n]", key, value) == 2)
+                found[key] = value;
+        fclose(file);
+        return found;
+    }();
+    return values;
+}
+
+// The value of "gpuN.key" or else of "key".
+std::string text_of(unsigned index, const char *key, const char *otherwise)
+{
+    char own[96];
+    snprintf(own, sizeof own, "gpu%u.%s", index, key);
+    for (const char *name : {(const char *)own, key}) {
+        auto found = machine().find(name);
+        if (found != machine().end())
+            return found->second;
+    }
+    return otherwise;
+}
+
+unsigned long number_of(unsigned index, const char *key, unsigned long otherwise)
+{
+    const std::string text = text_of(index, key, "");
+    return text.empty() ? otherwise : strtoul(text.c_str(), NULL, 0);
+}
+
+// A handle is the index, so that none is a null pointer.
+ptb_nvml_device handle_of(unsigned index)
+{
+    return (ptb_nvml_device)(uintptr_t)(index + 1);
+}
+unsigned index_of(ptb_nvml_device device)
+{
+    return (unsigned)((uintptr_t)device - 1);
+}
+
+int give_text(const std::string &text, char *out, unsigned length)
+{
+    return snprintf(out, length, "%s", text.c_str()) < (int)length ? PTB_NVML_SUCCESS
+                                                                   : 7; // insufficient size
+}
+
+int give_number(ptb_nvml_device device, const char *key, unsigned *out)
+{
+    const unsigned long none = ~0ul, value = number_of(index_of(device), key, none);
+    if (value == none)
+        return PTB_NVML_NOT_SUPPORTED;
+    *out = (unsigned)value;
+    return PTB_NVML_SUCCESS;
+}
+
+bool has_link(ptb_nvml_device device, unsigned link)
+{
+    return link < number_of(index_of(device), "nvlinks", 0);
+}
+} // namespace
+
+extern "C" void sim_link_traffic(int machine_device, uint64_t sent_bytes, uint64_t received_bytes)
+{
+    const unsigned links = (unsigned)number_of((unsigned)machine_device, "nvlinks", 0);
+    traffic *t = &shared_traffic()[machine_device];
+    for (unsigned i = 0; i < links && i < PTB_NVML_LINKS_MAX; i++) {
+        __atomic_add_fetch(&t->sent[i], sent_bytes / links, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&t->received[i], received_bytes / links, __ATOMIC_RELAXED);
+    }
+}
+
+extern "C" {
+int nvmlInit_v2()
+{
+    machine();
+    return (int)number_of(0, "nvml_error", PTB_NVML_SUCCESS);
+}
+int nvmlShutdown()
+{
+    return PTB_NVML_SUCCESS;
+}
+const char *nvmlErrorString(int result)
+{
+    switch (result) {
+    case PTB_NVML_DRIVER_NOT_LOADED:
+        return "Driver Not Loaded";
+    case PTB_NVML_VERSION_MISMATCH:
+        return "Driver/library version mismatch";
+    case PTB_NVML_GPU_IS_LOST:
+        return "GPU is lost";
+    default:
+        return "Unknown Error";
+    }
+}
+int nvmlSystemGetDriverVersion(char *version, unsigned length)
+{
+    return give_text(text_of(0, "driver", "simulated"), version, length);
+}
+int nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+    return (int)cudaDriverGetVersion(version);
+}
+int nvmlDeviceGetCount_v2(unsigned *count)
+{
+    *count = (unsigned)sim_machine_devices();
+    return PTB_NVML_SUCCESS;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, ptb_nvml_device *device)
+{
+    *device = handle_of(index);
+    return number_of(index, "lost", 0) ? (int)PTB_NVML_GPU_IS_LOST : (int)PTB_NVML_SUCCESS;
+}
+int nvmlDeviceGetUUID(ptb_nvml_device device, char *text, unsigned length)
+{
+    unsigned char uuid[16];
+    std::string written = "GPU-";
+    sim_uuid((int)index_of(device), uuid);
+    for (int i = 0; i < 16; i++) {
+        char digits[8];
+        snprintf(digits, sizeof digits, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+        written += digits;
+    }
+    return give_text(written, text, length);
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, ptb_nvml_device *device)
+{
+    for (unsigned i = 0; i < (unsigned)sim_machine_devices(); i++) {
+        char own[64];
+        nvmlDeviceGetUUID(handle_of(i), own, sizeof own);
+        *device = handle_of(i);
+        if (strcmp(own, uuid) == 0)
+            return PTB_NVML_SUCCESS;
+    }
+    return 6; // not found
+}
+int nvmlDeviceGetName(ptb_nvml_device device, char *name, unsigned length)
+{
+    return give_text("simulated " + text_of(index_of(device), "name", "GPU"), name, length);
+}
+int nvmlDeviceGetMemoryInfo(ptb_nvml_device device, ptb_nvml_memory *memory)
+{
+    memory->total = (unsigned long long)number_of(index_of(device), "memory_gib", 4) << 30;
+    memory->free = memory->total;
+    memory->used = 0;
+    return PTB_NVML_SUCCESS;
+}
+int nvmlDeviceGetPciInfo_v3(ptb_nvml_device device, ptb_nvml_pci *pci)
+{
+    char address[16];
+    sim_pci_bus_id((int)index_of(device), address);
+    memset(pci, 0, sizeof *pci);
+    snprintf(pci->legacy_bus_id, sizeof pci->legacy_bus_id, "%s", address);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "0000%s", address); // eight digits, as the real one
+    sscanf(address, "%x:%x:%x", &pci->domain, &pci->bus, &pci->device);
+    return PTB_NVML_SUCCESS;
+}
+int nvmlDeviceGetCurrPcieLinkGeneration(ptb_nvml_device device, unsigned *generation)
+{
+    return give_number(device, "pcie_generation", generation);
+}
+int nvmlDeviceGetMaxPcieLinkGeneration(ptb_nvml_device device, unsigned *generation)
+{
+    return give_number(device, "pcie_generation", generation);
+}
+int nvmlDeviceGetCurrPcieLinkWidth(ptb_nvml_device device, unsigned *width)
+{
+    const int result = give_number(device, "pcie_width_now", width);
+    return result == PTB_NVML_SUCCESS ? result : give_number(device, "pcie_width", width);
+}
+int nvmlDeviceGetMaxPcieLinkWidth(ptb_nvml_device device, unsigned *width)
+{
+    return give_number(device, "pcie_width", width);
+}
+int nvmlDeviceGetNvLinkState(ptb_nvml_device device, unsigned link, int *is_active)
+{
+    const unsigned long dead = number_of(index_of(device), "dead_link", ~0ul);
+    *is_active = has_link(device, link) && link != dead;
+    return has_link(device, link) ? (int)PTB_NVML_SUCCESS : (int)PTB_NVML_NOT_SUPPORTED;
+}
+int nvmlDeviceGetNvLinkVersion(ptb_nvml_device device, unsigned link, unsigned *version)
+{
+    return has_link(device, link) ? give_number(device, "nvlink_version", version)
+                                  : (int)PTB_NVML_NOT_SUPPORTED;
+}
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(ptb_nvml_device device, unsigned link, ptb_nvml_pci *)
+{
+    return has_link(device, link) ? (int)PTB_NVML_SUCCESS : (int)PTB_NVML_NOT_SUPPORTED;
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(ptb_nvml_device device, unsigned link, int *type)
+{
+    *type = text_of(index_of(device), "switch", "no") == "yes" ? PTB_NVML_PEER_SWITCH : PTB_NVML_PEER_GPU;
+    return has_link(device, link) ? (int)PTB_NVML_SUCCESS : (int)PTB_NVML_NOT_SUPPORTED;
+}
+int nvmlDeviceGetFieldValues(ptb_nvml_device device, int count, ptb_nvml_field *fields)
+{
+    const traffic *t = &shared_traffic()[index_of(device)];
+    for (int i = 0; i < count; i++) {
+        ptb_nvml_field *f = &fields[i];
+        f->result = has_link(device, f->scope) ? PTB_NVML_SUCCESS : PTB_NVML_NOT_SUPPORTED;
+        f->type = 3;
+        if (f->result != PTB_NVML_SUCCESS)
+            continue;
+        if (f->field == PTB_NVML_FIELD_DATA_TX) {
+            f->value.unsigned_long_long = __atomic_load_n(&t->sent[f->scope], __ATOMIC_RELAXED) / 1024;
+        } else if (f->field == PTB_NVML_FIELD_DATA_RX) {
+            f->value.unsigned_long_long = __atomic_load_n(&t->received[f->scope], __ATOMIC_RELAXED) / 1024;
+        } else if (f->field == PTB_NVML_FIELD_SPEED) {
+            f->type = 1; // as the real one: an unsigned int here
+            f->value.unsigned_long_long = ~0ull;
+            f->value.unsigned_int = (unsigned)number_of(index_of(device), "nvlink_mbps", 0);
+        } else {
+            f->result = PTB_NVML_NOT_SUPPORTED;
+        }
+    }
+    return PTB_NVML_SUCCESS;
+}
+int nvmlDeviceGetMigMode(ptb_nvml_device device, unsigned *current, unsigned *pending)
+{
+    const int result = give_number(device, "mig", current);
+    *pending = *current;
+    return result;
+}
+int nvmlDeviceGetEccMode(ptb_nvml_device device, int *current, int *pending)
+{
+    *current = *pending = (int)number_of(index_of(device), "ecc", 1);
+    return PTB_NVML_SUCCESS;
+}
+int nvmlDeviceGetTotalEccErrors(ptb_nvml_device device, int type, int, unsigned long long *count)
+{
+    *count = type == PTB_NVML_UNCORRECTED ? number_of(index_of(device), "ecc_uncorrected", 0) : 0;
+    return PTB_NVML_SUCCESS;
+}
+int nvmlDeviceGetClockInfo(ptb_nvml_device device, int, unsigned *mhz)
+{
+    return give_number(device, "sm_mhz", mhz);
+}
+int nvmlDeviceGetMaxClockInfo(ptb_nvml_device device, int type, unsigned *mhz)
+{
+    return give_number(device, type == PTB_NVML_CLOCK_MEMORY ? "memory_mhz" : "sm_mhz", mhz);
+}
+int nvmlDeviceGetCurrentClocksEventReasons(ptb_nvml_device device, unsigned long long *reasons)
+{
+    *reasons = number_of(index_of(device), "throttle", 0);
+    return PTB_NVML_SUCCESS;
+}
+int nvmlDeviceGetPowerUsage(ptb_nvml_device device, unsigned *milliwatts)
+{
+    return give_number(device, "power_mw", milliwatts);
+}
+int nvmlDeviceGetEnforcedPowerLimit(ptb_nvml_device device, unsigned *milliwatts)
+{
+    return give_number(device, "power_limit_mw", milliwatts);
+}
+int nvmlDeviceGetPersistenceMode(ptb_nvml_device device, int *is_on)
+{
+    *is_on = (int)number_of(index_of(device), "persistence", 1);
+    return PTB_NVML_SUCCESS;
+}
+}

@@ -1,0 +1,114 @@
+#!/bin/bash
+# The machines of tests/simcuda/machines, as NVML and /sys would show them: what `ptbench doctor` says of them and
+# of their faults, and what a run stores.
+set -u
+machines=$PTB_SOURCE/tests/simcuda/machines
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+failed=0
+fail() {
+    echo "FAIL: $*"
+    failed=1
+}
+
+# doctor on a machine; its lines about parts in $work/said
+ask() { # machine.ini devices
+    PTB_SIM="machine=$1,devices=$2" PTB_SYSFS=$work/sys "$PTBENCH" doctor --db "$work/x.db" >"$work/all" 2>"$work/err"
+    grep -E '^[a-z]+ +(gpus|nccl|gpu build) ' "$work/all" >"$work/said"
+}
+says() { # words
+    grep -qF -- "$1" "$work/said" || fail "doctor does not say '$1': $(cat "$work/said")"
+}
+
+# ---- sound machines
+for machine in nvswitch pcie rails; do
+    rm -rf "$work/sys"
+    "$PTB_SOURCE/tests/simcuda/make_sysfs.sh" "$machines/$machine.ini" "$work/sys" || fail "$machine: no /sys"
+    gpus=$(sed -n 's/^sysfs.gpus = //p' "$machines/$machine.ini")
+    ask "$machines/$machine.ini" "$gpus"
+    says "ok       gpus"
+    says "SIMULATED, not real hardware: $gpus GPUs can be used"
+    says "; GPUs 0 to $((gpus - 1)): simulated $(sed -n 's/^name = //p' "$machines/$machine.ini"),"
+    says "driver $(sed -n 's/^driver = //p' "$machines/$machine.ini"), which supports CUDA 13"
+    PTB_SIM="machine=$machines/$machine.ini,devices=$gpus" PTB_SYSFS=$work/sys \
+        "$PTBENCH" run barrier --np 1 -n 1 --db "$work/$machine.db" >/dev/null 2>&1 || fail "$machine: run"
+    "$PTBENCH" export --db "$work/$machine.db" last >"$work/$machine.json" || fail "$machine: export"
+done
+ask "$machines/nvswitch.ini" 8
+says "18 NVLinks 4.0 (NVSwitch), 478 GB/s each way"
+says "ok       nccl"
+
+python3 - "$work" <<'PYTHON' || fail "what is stored"
+import json, sys
+def read(name):
+    run = json.load(open(f"{sys.argv[1]}/{name}.json"))["runs"][0]
+    hosts = run["hosts"]
+    host = (json.loads(hosts) if isinstance(hosts, str) else hosts)[0]
+    return run, host
+prints = set()
+for name, gpus, nics, kind in (("nvswitch", 8, 8, "InfiniBand"), ("pcie", 4, 1, "Ethernet"), ("rails", 8, 8, "RoCE")):
+    run, host = read(name)
+    prints.add(host["fingerprint"])
+    assert host["gpus"]["simulated"] is True
+    assert len(host["gpus"]["list"]) == gpus and len(host["nics"]) == nics, name
+    assert all(nic["kind"] == kind and nic["up"] for nic in host["nics"]), name
+    assert [g["numa_node"] for g in host["gpus"]["list"]] == [2 * i // gpus for i in range(gpus)], name
+    for i, gpu in enumerate(host["gpus"]["list"]):
+        distances = list(gpu["nics"].values())
+        if name == "pcie":
+            assert distances == ["NODE" if i < 2 else "SYS"], (i, distances)
+        else: # a rail of its own in the same switch, half of the others on the same node
+            wanted = ["PIX" if r == i else "NODE" if r // 4 == i // 4 else "SYS" for r in range(8)]
+            assert distances == wanted, (name, i, distances)
+assert len(prints) == 3, "machines with other GPUs have other fingerprints"
+PYTHON
+
+# ---- faults, one machine file each
+faulty() { # key = value
+    { cat "$machines/nvswitch.ini"; echo "$1"; } >"$work/faulty.ini"
+    ask "$work/faulty.ini" 8
+}
+faulty "gpu3.ecc_uncorrected = 5"
+says "warning  gpus"
+says "; GPU 3: simulated NVIDIA H100 80GB HBM3, 80 GiB, PCIe 5 x16, 18 NVLinks 4.0 (NVSwitch), 478 GB/s each way: 5 uncorrectable ECC errors"
+says "; GPUs 4 to 7: "
+faulty "gpu7.lost = 1"
+says "warning  gpus"
+says "; GPU 7: lost: it does not answer"
+faulty "throttle = 0x40"
+says "warning  gpus"
+says "slowed down, thermal slowdown by hardware"
+faulty "throttle = 0x4"
+says "ok       gpus"
+says "slowed down, power cap"
+faulty "gpu0.pcie_width_now = 8"
+says "PCIe runs at x8 instead of x16"
+faulty "gpu5.dead_link = 2"
+says "warning  gpus"
+says "the GPUs do not have the same number of NVLinks up"
+faulty "mig = 1"
+says "MIG is on"
+faulty "persistence = 0"
+says "persistence mode is off"
+faulty "nvml_error = 18"
+says "warning  gpus"
+says "NVML does not start: Driver/library version mismatch; the driver was updated without a restart"
+
+# ---- no GPU
+PTB_SIM=devices=0 "$PTBENCH" doctor --db "$work/x.db" >"$work/said" 2>/dev/null
+code=$?
+[ $code -eq 0 ] || [ $code -eq 3 ] || fail "doctor without GPUs ends with $code"
+says "no GPU can be used: the simulated machine has none"
+CUDA_VISIBLE_DEVICES='' "$PTBENCH" doctor --db "$work/x.db" >"$work/said" 2>/dev/null
+says "CUDA_VISIBLE_DEVICES=\"\" names no GPU"
+
+# ---- one process a GPU: two ranks have GPUs of their own, or are refused by name
+PTB_SIM=devices=1 "$PTBENCH" run all_reduce --comm nccl --np 2 -b 8 -e 8 -n 1 --db "$work/x.db" >"$work/out" 2>"$work/err"
+[ $? -eq 3 ] || fail "two ranks on one GPU were not refused"
+grep -q "ranks 0 and 1 of host .* have the same device, simulated GPU, .*GPU-.*--share-gpu" "$work/err" ||
+    fail "two ranks on one GPU: $(cat "$work/err")"
+PTB_SIM=devices=2 "$PTBENCH" run all_reduce --comm nccl --np 2 -b 8 -e 8 -n 1 --db "$work/x.db" >"$work/out" 2>"$work/err" ||
+    fail "two ranks on two GPUs: $(cat "$work/err")"
+PTB_SIM=devices=1 "$PTBENCH" run kernels --kernel sum_squares --rows 128 --device cuda --np 2 --share-gpu -n 1 \
+    --db "$work/x.db" >"$work/out" 2>"$work/err" || fail "--share-gpu: $(cat "$work/err")"
+grep -q "1 case measured" "$work/err" || fail "--share-gpu measured nothing: $(cat "$work/err")"
+exit $failed
