@@ -39,7 +39,8 @@ static void reference_row(const norm_reference *n, size_t r, double *mean, doubl
 static double objective(void *context)
 {
     const norm_reference *n = context;
-    double sum = 0, mean, rstd, out[1024];
+    double sum = 0, mean, rstd, out[4100];
+    assert_true(n->width <= LENGTH(out));
     for (size_t r = n->first; r < n->end; r++) {
         reference_row(n, r, &mean, &rstd, out);
         for (size_t c = 0; c < n->width; c++)
