@@ -13,11 +13,12 @@
 enum {
     CANDIDATES = 8, // algorithms that are timed, of those that the library proposes
     TIMED_RUNS = 3, // of each, after one that is not timed
+    ALIGNMENT = 16, // bytes: no access is wider, and one product has one plan wherever its operands lie
 };
 
 typedef struct {
     ptb_library_product product;
-    unsigned align_a, align_b, align_c, align_d, align_vector, align_matrix; // bytes, at most 256
+    unsigned align_a, align_b, align_c, align_d, align_vector, align_matrix; // bytes, at most ALIGNMENT
 } plan_key;
 
 typedef struct {
@@ -37,6 +38,7 @@ typedef struct {
     void *workspace; // the stream's scratch
     size_t workspace_bytes;
     bool tf32;
+    bool searches; // algorithms are timed
     plan *plans;
     size_t count, room;
 } library_state;
@@ -104,8 +106,28 @@ static ptb_status preference_init(library_state *s)
     return PTB_OK;
 }
 
-static ptb_status state_init(library_state *s)
+// Two algorithms may round differently, so who compares results bit by bit over processes turns the search
+// off. On a simulated device times say nothing, and it is off unless it is asked for.
+static ptb_status read_search(const ptb_stream *stream, library_state *s)
 {
+    const char *asked = getenv("PTBENCH_CUBLASLT_SEARCH");
+    if (!asked || !*asked)
+        s->searches = !stream->device->simulated;
+    else if (strcmp(asked, "time") == 0 || strcmp(asked, "first") == 0)
+        s->searches = strcmp(asked, "time") == 0;
+    else {
+        ptb_error(
+            "PTBENCH_CUBLASLT_SEARCH=%s: expected time (algorithms are timed) or first (the library's first "
+            "proposal)",
+            asked);
+        return PTB_USAGE;
+    }
+    return PTB_OK;
+}
+
+static ptb_status state_init(const ptb_stream *stream, library_state *s)
+{
+    PTB_TRY(read_search(stream, s));
     LIBRARY(cublasLtCreate(&s->handle));
     PTB_CUDA(cudaEventCreate(&s->begin));
     PTB_CUDA(cudaEventCreate(&s->end));
@@ -123,7 +145,7 @@ static ptb_status state_of(ptb_stream *stream, library_state **state)
             ptb_error("no memory for what matrix products keep with a stream");
             return PTB_NO_MEMORY;
         }
-        ptb_status status = state_init(s);
+        ptb_status status = state_init(stream, s);
         if (status != PTB_OK) {
             state_free(stream, s);
             return status;
@@ -184,10 +206,10 @@ static cublasLtEpilogue_t epilogue_of(ptb_library_epilogue epilogue)
     return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-// Of what the pointer is a multiple; 256 is the most that the library distinguishes.
+// Of what the pointer is a multiple.
 static unsigned alignment(const void *pointer)
 {
-    uintptr_t bits = (uintptr_t)pointer | 256;
+    uintptr_t bits = (uintptr_t)pointer | ALIGNMENT;
     return (unsigned)(bits & -bits);
 }
 
@@ -401,10 +423,10 @@ static ptb_status choose_apart(ptb_stream *stream, library_state *s, plan *p, co
     return status;
 }
 
-static ptb_status may_time(ptb_stream *stream, const plan *p, bool *may)
+static ptb_status may_time(ptb_stream *stream, const library_state *s, const plan *p, bool *may)
 {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusActive;
-    if (!p->timed)
+    if (s->searches && !p->timed)
         PTB_CUDA(cudaStreamIsCapturing(ptb_cuda_stream(stream), &capture));
     *may = capture == cudaStreamCaptureStatusNone;
     return PTB_OK;
@@ -421,7 +443,7 @@ ptb_status ptb_library_run(ptb_stream *stream, const ptb_library_product *produc
     if (!p->supported)
         return PTB_SKIPPED;
     PTB_TRY(set_operands(p, o));
-    PTB_TRY(may_time(stream, p, &may));
+    PTB_TRY(may_time(stream, s, p, &may));
     if (may)
         PTB_TRY(choose_apart(stream, s, p, o));
     cublasStatus_t status =

@@ -95,7 +95,8 @@ typedef struct {
 // Enqueues. The first time that a product of these sizes, types and alignments comes on a stream, the
 // algorithms that the library proposes are timed with the operands given and the fastest is kept with the
 // stream, which the caller waits for; while a graph is captured the library's first proposal is used instead,
-// and timing is left to a later call. SKIPPED, not logged: the library has no algorithm for it.
+// and timing is left to a later call. PTBENCH_CUBLASLT_SEARCH=first in the environment turns timing off,
+// =time on, also on a simulated device. SKIPPED, not logged: the library has no algorithm for it.
 ptb_status ptb_library_run(ptb_stream *stream, const ptb_library_product *product,
                            const ptb_library_operands *operands);
 // f32 products of the stream through TF32 from now on, or not.
