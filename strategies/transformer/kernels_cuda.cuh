@@ -62,6 +62,24 @@ template <> struct ptb_word<16> {
     using type = uint4;
 };
 
+// Stores of whole words, to any memory. The compiler makes plain stores of a uint4 four of 4 bytes where it
+// moves them out of a branch, so PTX has the word here.
+template <typename W> __device__ __forceinline__ void ptb_store_word(W *to, W word)
+{
+    *to = word;
+}
+#ifndef PTB_SIM
+static __device__ __forceinline__ void ptb_store_word(uint2 *to, uint2 w)
+{
+    asm volatile("st.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(w.x), "r"(w.y) : "memory");
+}
+static __device__ __forceinline__ void ptb_store_word(uint4 *to, uint4 w)
+{
+    asm volatile("st.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w)
+                 : "memory");
+}
+#endif
+
 // N elements as they are in memory. BYTES of an access: all of them, at most 16.
 template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) ptb_pack {
     static constexpr int bytes = (int)sizeof(T) * N, access = bytes < 16 ? bytes : 16;
@@ -101,7 +119,7 @@ __device__ __forceinline__ void ptb_store_pack(T *p, const ptb_pack<T, N> &in)
         if constexpr (once)
             __stcs(to, w);
         else
-            *to = w;
+            ptb_store_word(to, w);
     }
 }
 

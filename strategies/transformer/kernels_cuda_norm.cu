@@ -29,16 +29,81 @@ template <int N> __device__ __forceinline__ size_t column_of(int v)
     return ((size_t)v * blockDim.x + threadIdx.x) * N;
 }
 
+// A pack as it is in memory: numbers of 16 bits stay two in a register until they are used.
+template <int V> struct raw_packs {
+    uint4 at[V];
+};
+
 // Zeros beyond the last column and the last row.
 template <int N, int V, typename T>
-__device__ __forceinline__ void load_row(ptb_pack<T, N> (&out)[V], const T *from /* [rows, width] */,
-                                         size_t row, size_t rows, size_t width)
+__device__ __forceinline__ void load_row(raw_packs<V> &out, const T *from /* [rows, width] */, size_t row,
+                                         size_t rows, size_t width)
 {
 #pragma unroll
     for (int v = 0; v < V; v++) {
         size_t c = column_of<N>(v);
-        out[v] = row < rows && c < width ? ptb_load_pack<N>(from + row * width + c) : ptb_pack<T, N>();
+        out.at[v] = make_uint4(0, 0, 0, 0);
+        if (row < rows && c < width)
+            out.at[v] = *(const uint4 *)(from + row * width + c);
     }
+}
+
+__device__ __forceinline__ void widen_word(float (&out)[1], unsigned word, float)
+{
+    out[0] = __uint_as_float(word);
+}
+__device__ __forceinline__ void widen_word(float (&out)[2], unsigned word, __nv_bfloat16)
+{
+    out[0] = __uint_as_float(word << 16);
+    out[1] = __uint_as_float(word & 0xffff0000u);
+}
+__device__ __forceinline__ void widen_word(float (&out)[2], unsigned word, __half)
+{
+    __half2 pair;
+    memcpy(&pair, &word, sizeof pair);
+    float2 wide = __half22float2(pair);
+    out[0] = wide.x, out[1] = wide.y;
+}
+
+__device__ __forceinline__ unsigned narrow_word(const float *in, float)
+{
+    return __float_as_uint(in[0]);
+}
+__device__ __forceinline__ unsigned narrow_word(const float *in, __nv_bfloat16)
+{
+    __nv_bfloat162 pair = __floats2bfloat162_rn(in[0], in[1]);
+    unsigned word;
+    memcpy(&word, &pair, sizeof word);
+    return word;
+}
+__device__ __forceinline__ unsigned narrow_word(const float *in, __half)
+{
+    __half2 pair = __floats2half2_rn(in[0], in[1]);
+    unsigned word;
+    memcpy(&word, &pair, sizeof word);
+    return word;
+}
+
+// The numbers of a pack of type T.
+template <typename T, int N> __device__ __forceinline__ void widen(float (&out)[N], uint4 pack)
+{
+    constexpr int EACH = N / 4; // numbers of a word
+    const unsigned words[4] = {pack.x, pack.y, pack.z, pack.w};
+#pragma unroll
+    for (int w = 0; w < 4; w++) {
+        float some[EACH];
+        widen_word(some, words[w], T());
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            out[w * EACH + e] = some[e];
+    }
+}
+
+template <typename T, int N> __device__ __forceinline__ void store_numbers(T *to, const float (&in)[N])
+{
+    constexpr int EACH = N / 4;
+    ptb_store_word((uint4 *)to, make_uint4(narrow_word(in, T()), narrow_word(in + EACH, T()),
+                                           narrow_word(in + 2 * EACH, T()), narrow_word(in + 3 * EACH, T())));
 }
 
 // Sums over the threads of a row, of M values at once. Calls alternate between the two halves of shared, so
@@ -74,17 +139,19 @@ __global__ void __launch_bounds__(FORWARD_THREADS, forward_resident(V)) norm_row
     unsigned turn = 0;
     const T *in = (const T *)a.in, *gain = (const T *)a.gain, *bias = (const T *)a.bias;
     size_t step = (size_t)gridDim.x * blockDim.y, first = (size_t)blockIdx.x * blockDim.y;
-    ptb_pack<T, N> next[V];
-    load_row(next, in, first + threadIdx.y, a.rows, a.width);
+    raw_packs<V> next, g, b;
+    load_row<N>(next, in, first + threadIdx.y, a.rows, a.width);
     for (; first < a.rows; first += step) {
         size_t row = first + threadIdx.y;
         float x[V][N], mean = 0, sum[1] = {0};
 #pragma unroll
-        for (int v = 0; v < V; v++)
+        for (int v = 0; v < V; v++) {
+            widen<T>(x[v], next.at[v]);
 #pragma unroll
             for (int e = 0; e < N; e++)
-                sum[0] += x[v][e] = ptb_to_f32(next[v].at[e]);
-        load_row(next, in, row + step, a.rows, a.width);
+                sum[0] += x[v][e];
+        }
+        load_row<N>(next, in, row + step, a.rows, a.width);
         if (a.mean) {
             sum_row(sum, shared, turn);
             mean = sum[0] / (float)a.width;
@@ -97,6 +164,8 @@ __global__ void __launch_bounds__(FORWARD_THREADS, forward_resident(V)) norm_row
                 x[v][e] -= mean;
                 sum[0] += column_of<N>(v) < a.width ? x[v][e] * x[v][e] : 0;
             }
+        load_row<N>(g, gain, 0, 1, a.width); // from the first-level cache, while the sum is made
+        load_row<N>(b, bias, 0, bias ? 1 : 0, a.width);
         sum_row(sum, shared, turn);
         float rstd = 1 / sqrtf(sum[0] / (float)a.width + a.epsilon);
         if (row >= a.rows)
@@ -108,17 +177,14 @@ __global__ void __launch_bounds__(FORWARD_THREADS, forward_resident(V)) norm_row
         }
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            size_t c = column_of<N>(v);
-            if (c >= a.width)
-                continue;
-            float g[N], b[N] = {0};
-            ptb_load(g, gain + c);
-            if (bias)
-                ptb_load(b, bias + c);
+            float g_v[N], b_v[N];
+            widen<T>(g_v, g.at[v]);
+            widen<T>(b_v, b.at[v]);
 #pragma unroll
             for (int e = 0; e < N; e++)
-                x[v][e] = x[v][e] * rstd * g[e] + b[e];
-            ptb_store((T *)a.out + row * a.width + c, x[v]);
+                x[v][e] = x[v][e] * rstd * g_v[e] + b_v[e];
+            if (column_of<N>(v) < a.width)
+                store_numbers((T *)a.out + row * a.width + column_of<N>(v), x[v]);
         }
     }
 }
@@ -160,51 +226,51 @@ __global__ void __launch_bounds__(gradient_threads(V), 1)
     const T *in = (const T *)a.in, *d_out = (const T *)a.d_out, *residual = (const T *)a.residual;
     size_t step = (size_t)gridDim.x * blockDim.y, first = (size_t)blockIdx.x * blockDim.y;
     size_t row = first + threadIdx.y;
-    ptb_pack<T, N> gain[V], next_d[V], next_x[V];
+    raw_packs<V> gain, next_d, next_x;
     float gain_sum[V][N] = {{0}}, bias_sum[V][N] = {{0}}, inverse = 1 / (float)a.width;
-    load_row(gain, (const T *)a.gain, 0, 1, a.width);
-    load_row(next_d, d_out, row, a.rows, a.width);
-    load_row(next_x, in, row, a.rows, a.width);
+    load_row<N>(gain, (const T *)a.gain, 0, 1, a.width);
+    load_row<N>(next_d, d_out, row, a.rows, a.width);
+    load_row<N>(next_x, in, row, a.rows, a.width);
     float next_mean = a.mean && row < a.rows ? a.mean[row] : 0, next_rstd = row < a.rows ? a.rstd[row] : 0;
     for (; first < a.rows; first += step, row += step) {
-        ptb_pack<T, N> d[V], x[V], r[V];
+        raw_packs<V> d = next_d, x = next_x, r;
         float mean = next_mean, rstd = next_rstd, sums[2] = {0, 0};
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            d[v] = next_d[v], x[v] = next_x[v];
-        if (residual)
-            load_row(r, residual, row, a.rows, a.width);
-        load_row(next_d, d_out, row + step, a.rows, a.width);
-        load_row(next_x, in, row + step, a.rows, a.width);
+        load_row<N>(r, residual, row, residual ? a.rows : 0, a.width);
+        load_row<N>(next_d, d_out, row + step, a.rows, a.width);
+        load_row<N>(next_x, in, row + step, a.rows, a.width);
         next_mean = a.mean && row + step < a.rows ? a.mean[row + step] : 0;
         next_rstd = row + step < a.rows ? a.rstd[row + step] : 0;
 #pragma unroll
-        for (int v = 0; v < V; v++)
+        for (int v = 0; v < V; v++) {
+            float d_v[N], x_v[N], gain_v[N];
+            widen<T>(d_v, d.at[v]);
+            widen<T>(x_v, x.at[v]);
+            widen<T>(gain_v, gain.at[v]);
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                float d_e = ptb_to_f32(d[v].at[e]), x_e = (ptb_to_f32(x[v].at[e]) - mean) * rstd;
-                gain_sum[v][e] += d_e * x_e;
-                bias_sum[v][e] += d_e;
-                d_e *= ptb_to_f32(gain[v].at[e]);
-                sums[0] += d_e;
-                sums[1] += d_e * x_e;
+                float x_e = (x_v[e] - mean) * rstd;
+                gain_sum[v][e] += d_v[e] * x_e;
+                bias_sum[v][e] += d_v[e];
+                sums[0] += d_v[e] * gain_v[e];
+                sums[1] += d_v[e] * gain_v[e] * x_e;
             }
+        }
         sum_row(sums, shared, turn);
         if (row >= a.rows)
             continue;
         float mean_d = a.mean ? sums[0] * inverse : 0, mean_dx = sums[1] * inverse;
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            float out[N];
+            float d_v[N], x_v[N], gain_v[N], r_v[N];
+            widen<T>(d_v, d.at[v]);
+            widen<T>(x_v, x.at[v]);
+            widen<T>(gain_v, gain.at[v]);
+            widen<T>(r_v, r.at[v]);
 #pragma unroll
-            for (int e = 0; e < N; e++) {
-                float x_e = (ptb_to_f32(x[v].at[e]) - mean) * rstd;
-                out[e] = rstd * (ptb_to_f32(d[v].at[e]) * ptb_to_f32(gain[v].at[e]) - mean_d - x_e * mean_dx);
-                if (residual)
-                    out[e] += ptb_to_f32(r[v].at[e]);
-            }
+            for (int e = 0; e < N; e++)
+                d_v[e] = rstd * (d_v[e] * gain_v[e] - mean_d - (x_v[e] - mean) * rstd * mean_dx) + r_v[e];
             if (column_of<N>(v) < a.width)
-                ptb_store((T *)a.d_in + row * a.width + column_of<N>(v), out);
+                store_numbers((T *)a.d_in + row * a.width + column_of<N>(v), d_v);
         }
     }
     float *to = partial + blockIdx.x * 2 * a.width;
