@@ -475,11 +475,13 @@ typedef struct {
     // Bytes of workspace that attention and its gradient need. They do not grow with key_length. On the host,
     // a thread needs blocks that depend on head_width alone (0.5 MiB at 64, 0.8 MiB at 256) and, for the
     // gradient in 16-bit types, 4 bytes an element of the queries of a group of heads, at most 16 MiB (longer
-    // sequences do without, at 7 matrix products for 5).
+    // sequences do without, at 7 matrix products for 5). On CUDA, 8 bytes for each query and head. Results do
+    // not depend on the number of threads, and are the same in every run, to the bit.
     size_t (*attention_workspace)(const ptb_attention_shape *shape, int threads);
     // Floating-point operations in the matrix products of attention (forward), exactly as computed, pairs
     // that a causal mask cuts out of a block included: 4 x head_width for each query and key. The gradient
-    // has 2.5 times as many. query_start is not read: documents count as one.
+    // has 2.5 times as many (by convention: kernels that compute the scores twice do 3.5). query_start is not
+    // read: documents count as one.
     double (*attention_flops)(const ptb_attention_shape *shape);
 } ptb_kernels;
 

@@ -3,6 +3,7 @@
 #include "core/log.h"
 #include "strategies/transformer/kernels_cuda_attention.h"
 
+#include <cuda_runtime_api.h>
 #include <limits.h>
 
 // Rows are int in the kernels, and a block's last row is computed before it is compared with the length.
@@ -15,6 +16,17 @@ static ptb_status check(const ptb_attention_shape *s)
         ptb_error("attention on cuda: batch %zu, %zu heads, %zu queries, %zu keys; at most %d sequences and "
                   "heads and %d rows: use smaller micro-batches or shorter sequences",
                   s->batch, s->heads, s->query_length, s->key_length, GRID_MAX, LENGTH_MAX);
+        return PTB_UNSUPPORTED;
+    }
+    if (ptb_cuda_attention_plain(s->type, s->head_width) || s->head_width <= 128)
+        return PTB_OK;
+    int device = 0, bytes = 0;
+    PTB_CUDA(cudaGetDevice(&device));
+    PTB_CUDA(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    if (bytes < PTB_CUDA_ATTENTION_SHARED) {
+        ptb_error("attention on cuda: heads of %zu in 16-bit types need %d KiB of shared memory in a block, "
+                  "and this GPU gives %d: use heads of at most 128, or f32",
+                  s->head_width, PTB_CUDA_ATTENTION_SHARED / 1024, bytes / 1024);
         return PTB_UNSUPPORTED;
     }
     return PTB_OK;

@@ -9,7 +9,10 @@ typedef struct {
     int rows, keys;
 } ptb_cuda_attention_tile;
 
-enum { PTB_CUDA_ATTENTION_WIDTH = 256 }; // widest head on tensor cores
+enum {
+    PTB_CUDA_ATTENTION_WIDTH = 256,                // widest head on tensor cores
+    PTB_CUDA_ATTENTION_SHARED = 129 * 1024 + 1024, // bytes of shared memory that such heads need in a block
+};
 
 // Tensor cores compute 16-bit heads up to 256 wide, padded to 64, 128 or 256; the rest takes plain arithmetic
 // in f32, at any width.

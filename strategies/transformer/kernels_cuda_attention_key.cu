@@ -228,6 +228,7 @@ static int launch_key(cudaStream_t stream, const ptb_attention_gradient *a)
     constexpr size_t tile = WARPS * TILES * 16;
     constexpr size_t bytes =
         (KEY ? 2 : 1) * tile * WIDTH * sizeof(T) + 2 * sizeof(key_stage<T, WIDTH, QUERIES>);
+    static_assert(bytes <= PTB_CUDA_ATTENTION_SHARED, "what is checked before");
     const ptb_attention_shape *s = &a->shape;
     attention_call c =
         attention_call_of(s, ptb_aligned(16, a->query, a->key, a->value, a->d_out, a->d_key, a->d_value));

@@ -174,6 +174,7 @@ template <typename T, int WIDTH, int WARPS, int TILES, int KEYS, int STEP, bool 
 static int launch_query(cudaStream_t stream, const ptb_attention_gradient *a)
 {
     constexpr size_t tile = WARPS * TILES * 16, bytes = (2 * tile + 4 * KEYS) * WIDTH * sizeof(T);
+    static_assert(bytes <= PTB_CUDA_ATTENTION_SHARED, "what is checked before");
     const ptb_attention_shape *s = &a->shape;
     attention_call c =
         attention_call_of(s, ptb_aligned(16, a->query, a->key, a->value, a->d_out, a->d_query));
