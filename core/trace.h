@@ -28,6 +28,16 @@ typedef enum {
     PTB_PHASE_COUNT
 } ptb_phase;
 
+// Lanes (ptb_span.stream) of what NCCL does inside of an operation; channels beyond the width share the last.
+enum {
+    PTB_NCCL_LANE_CALLS = 100,   // collectives and messages, from enqueuing to launch
+    PTB_NCCL_LANE_KERNEL = 110,  // + channel
+    PTB_NCCL_LANE_SEND = 150,    // proxy operations and steps that send, + channel
+    PTB_NCCL_LANE_RECV = 190,    // the same that receive
+    PTB_NCCL_LANE_NETWORK = 230, // requests of the network plug-in
+    PTB_NCCL_LANE_WIDTH = 32,
+};
+
 typedef struct {
     int64_t begin_ns, end_ns;
     int32_t rank;

@@ -11,6 +11,7 @@
 #include "profiler/capture.h"
 #include "profiler/cupti_buffers.h"
 #include "profiler/cupti_names.h"
+#include "profiler/nccl_profiler.h"
 
 #include "core/clock.h"
 #include "core/log.h"
@@ -23,8 +24,9 @@
 #include <string.h>
 
 enum {
-    WORKS = 1 << 15, // that can be opened while recording
-    NESTED = 16,     // that are open at once
+    WORKS = 1 << 15,       // that can be opened while recording
+    NCCL_EVENTS = 1 << 16, // of NCCL's inside
+    NESTED = 16,           // that are open at once
 };
 
 // What is recorded. API calls are wanted only for the attributions that come with them.
@@ -106,6 +108,7 @@ static void cupti_close(ptb_capture *base)
 {
     capture *c = (capture *)base;
     ptb_cupti_buffers_release();
+    ptb_nccl_profiler_release();
     free(c->attributions);
     free(c->works);
     free(c);
@@ -186,7 +189,7 @@ static ptb_status cupti_start(ptb_capture *base)
     c->attribution_count = 0;
     for (c->enabled = 0; c->enabled < KINDS; c->enabled++)
         CUPTI(cuptiActivityEnable(kinds[c->enabled]));
-    return PTB_OK;
+    return ptb_nccl_profiler_start(NCCL_EVENTS);
 }
 
 static ptb_status attribute(capture *c, uint32_t correlation, uint64_t number)
@@ -343,6 +346,8 @@ static ptb_status read_records(capture *c)
 static ptb_status cupti_stop(ptb_capture *base)
 {
     capture *c = (capture *)base;
+    size_t dropped = 0;
+    ptb_nccl_profiler_stop();
     ptb_status status = check(cuptiActivityFlushAll(0), "cuptiActivityFlushAll");
     while (c->enabled > 0) {
         ptb_status off = check(cuptiActivityDisable(kinds[--c->enabled]), "cuptiActivityDisable");
@@ -350,7 +355,9 @@ static ptb_status cupti_stop(ptb_capture *base)
     }
     if (status == PTB_OK)
         status = read_records(c);
-    base->stats.dropped += ptb_cupti_buffers_recycle();
+    // What NCCL did inside of the communication, in lanes of its own.
+    ptb_nccl_profiler_spans(c->trace, &dropped, NULL);
+    base->stats.dropped += ptb_cupti_buffers_recycle() + dropped;
     return status;
 }
 

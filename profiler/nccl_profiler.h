@@ -1,6 +1,7 @@
 // ptbench as a profiler plug-in of NCCL, inside the program itself: what really ran for a collective
 // (algorithm, protocol, channels), and what NCCL did inside of it (channels of its kernels, proxy operations
-// and their steps, sends of the network plug-in) as spans in lanes of their own. Never run on real hardware.
+// and their steps, sends of the network plug-in) as spans in lanes of their own (core/trace.h). Never run on
+// real hardware.
 //
 // NCCL takes the plug-in out of the running program (NCCL_PROFILER_PLUGIN=STATIC_PLUGIN, symbols
 // ncclProfiler_v5 and ncclProfiler_v6) when the first communicator of the process is made; NCCL before 2.28
@@ -40,15 +41,6 @@ ptb_nccl_watched *ptb_nccl_profiler_find(const char *name);
 void ptb_nccl_profiler_begin(ptb_nccl_watched *watched);
 void ptb_nccl_profiler_end(ptb_nccl_watched *watched, ptb_nccl_ran *ran);
 
-// Lanes (ptb_span.stream) of NCCL's inside; channels beyond the width share the last lane.
-enum {
-    PTB_NCCL_LANE_CALLS = 100,   // collectives and messages, from enqueuing to launch
-    PTB_NCCL_LANE_KERNEL = 110,  // + channel
-    PTB_NCCL_LANE_SEND = 150,    // proxy operations and steps that send, + channel
-    PTB_NCCL_LANE_RECV = 190,    // the same that receive
-    PTB_NCCL_LANE_NETWORK = 230, // requests of the network plug-in
-    PTB_NCCL_LANE_WIDTH = 32,
-};
 // Records the events of all communicators' operations that are enqueued until stop as spans, at most
 // `capacity`. NCCL tells of their inside from threads of its own, which may be later than the stream has done
 // them: until the spans are read. NO_MEMORY, logged.

@@ -9,13 +9,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *lane_name(int stream, char fallback[24])
+static const char *lane_name(int stream, char text[24])
 {
     static const char *const names[] = {"main", "compute", "communication"};
+    static const struct {
+        int first, width;
+        const char *name;
+    } wide[] = {{PTB_NCCL_LANE_KERNEL, PTB_NCCL_LANE_WIDTH, "NCCL kernel"},
+                {PTB_NCCL_LANE_SEND, PTB_NCCL_LANE_WIDTH, "NCCL proxy sends"},
+                {PTB_NCCL_LANE_RECV, PTB_NCCL_LANE_WIDTH, "NCCL proxy receives"}};
     if (stream >= 0 && stream < (int)(sizeof names / sizeof *names))
         return names[stream];
-    snprintf(fallback, 24, "lane %d", stream);
-    return fallback;
+    if (stream == PTB_NCCL_LANE_CALLS || stream == PTB_NCCL_LANE_NETWORK)
+        return stream == PTB_NCCL_LANE_CALLS ? "NCCL calls" : "NCCL network";
+    snprintf(text, 24, "lane %d", stream);
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        if (stream >= wide[i].first && stream < wide[i].first + wide[i].width)
+            snprintf(text, 24, "%s %d", wide[i].name, stream - wide[i].first);
+    return text;
 }
 
 // Microseconds with three decimals, without a locale's comma.
