@@ -37,10 +37,22 @@ for bench in all_gather reduce_scatter reduce all_to_all all_to_all_v gather sca
 done
 try 0 "$PTBENCH" run all_reduce --np 2 --comm nccl --count 1000,0,7 -m 3 -z --no-register -u 1 "${short[@]}" "${db[@]}"
 has err "3 cases measured (0 wrong)"
+for bench in all_reduce all_gather all_to_all; do # replayed while work begins late, which shows what is not ordered
+    PTB_SIM=devices=8,delay=100 try 0 "$PTBENCH" run $bench --np 3 --comm nccl -G -m 2 --count 4000,7 "${short[@]}" "${db[@]}"
+    has err "graph=yes"
+    has err "2 cases measured (0 wrong)"
+done
 try 3 "$PTBENCH" run all_reduce --np 2 --comm host,nccl -G --bytes 4K "${short[@]}" "${db[@]}"
 has err "--graph needs a GPU stream capture, and device 'host' has none"
 try 2 "$PTBENCH" run all_reduce --np 2 --comm nccl --algo rign --bytes 4K "${short[@]}" "${db[@]}"
 has err "no chosen communicator has an algorithm 'rign'"
+
+# Two ranks on one GPU, which ptbench allows when asked, and this NCCL does not.
+PTB_SIM=devices=1 try 3 "$PTBENCH" run all_reduce --np 2 --comm nccl --bytes 4K "${short[@]}" "${db[@]}"
+has err "ranks 0 and 1 are on one GPU"
+has err "which NCCL does not take"
+PTB_SIM=devices=1 try 0 "$PTBENCH" run all_reduce --np 1 --comm nccl --bytes 4K "${short[@]}" "${db[@]}"
+has err "1 case measured (0 wrong)"
 
 # NCCL fails: what was measured before is kept.
 export PTB_SIM=devices=8,ncclerr=12
