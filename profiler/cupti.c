@@ -356,7 +356,7 @@ static ptb_status cupti_stop(ptb_capture *base)
     if (status == PTB_OK)
         status = read_records(c);
     // What NCCL did inside of the communication, in lanes of its own.
-    ptb_nccl_profiler_spans(c->trace, &dropped, NULL);
+    ptb_nccl_profiler_spans(c->base.trace, &dropped, NULL);
     base->stats.dropped += ptb_cupti_buffers_recycle() + dropped;
     return status;
 }
