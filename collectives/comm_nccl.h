@@ -27,8 +27,8 @@ typedef struct {
 typedef struct ptb_nccl_memory {
     void *memory;
     size_t bytes;
-    void *registration;  // ncclCommRegister; NULL none
-    ncclWindow_t window; // NULL none
+    void *registration; // ncclCommRegister; NULL none
+    void *window;       // ncclWindow_t (NCCL 2.27 and later); NULL none
     struct ptb_nccl_memory *next;
 } ptb_nccl_memory;
 

@@ -9,8 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
+// ncclBfloat16 by number: headers before 2.24 name it only for files that include CUDA's own.
+#define BFLOAT16 ((ncclDataType_t)9)
 static const ncclDataType_t types[PTB_DTYPE_COUNT] = {
-    [PTB_F64] = ncclFloat64, [PTB_F32] = ncclFloat32, [PTB_F16] = ncclFloat16, [PTB_BF16] = ncclBfloat16,
+    [PTB_F64] = ncclFloat64, [PTB_F32] = ncclFloat32, [PTB_F16] = ncclFloat16, [PTB_BF16] = BFLOAT16,
     [PTB_I64] = ncclInt64,   [PTB_I32] = ncclInt32,   [PTB_I8] = ncclInt8,     [PTB_U8] = ncclUint8,
 };
 static const ncclRedOp_t ops[PTB_REDOP_COUNT] = {[PTB_SUM] = ncclSum,
@@ -18,6 +20,10 @@ static const ncclRedOp_t ops[PTB_REDOP_COUNT] = {[PTB_SUM] = ncclSum,
                                                  [PTB_MIN] = ncclMin,
                                                  [PTB_MAX] = ncclMax,
                                                  [PTB_AVG] = ncclAvg};
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0)
+_Static_assert((int)ncclBfloat16 == (int)BFLOAT16, "NCCL's number of bfloat16");
+#endif
 
 // ---- streams
 

@@ -10,7 +10,7 @@ static void release(const ptb_comm_nccl *c, ptb_nccl_memory *entry)
 {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
     if (entry->window && c->nccl)
-        (void)PTB_NCCL(c->nccl, ncclCommWindowDeregister(c->nccl, entry->window));
+        (void)PTB_NCCL(c->nccl, ncclCommWindowDeregister(c->nccl, (ncclWindow_t)entry->window));
 #endif
     if (entry->registration && c->nccl)
         (void)PTB_NCCL(c->nccl, ncclCommDeregister(c->nccl, entry->registration));
@@ -37,10 +37,11 @@ ptb_status ptb_nccl_alloc(ptb_comm *comm, size_t bytes, void **memory)
     }
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
     // All ranks must come to a window, so they agree on having the memory first.
+    ncclWindow_t window = NULL;
     status = ptb_world_agree(comm->world, status);
-    if (status == PTB_OK && ncclCommWindowRegister(c->nccl, entry->memory, entry->bytes, &entry->window,
-                                                   NCCL_WIN_COLL_SYMMETRIC) != ncclSuccess)
-        entry->window = NULL;
+    if (status == PTB_OK && ncclCommWindowRegister(c->nccl, entry->memory, entry->bytes, &window,
+                                                   NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess)
+        entry->window = window;
 #endif
     if (status == PTB_OK && !entry->window &&
         ncclCommRegister(c->nccl, entry->memory, entry->bytes, &entry->registration) != ncclSuccess)
