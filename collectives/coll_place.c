@@ -138,10 +138,10 @@ static ptb_status check_memory(const ptb_bench_run *run, const ptb_coll_point *p
         return PTB_OK;
     int local = run->device->sharers;
     snprintf(reason, PTB_REASON_BYTES,
-             "not enough memory: %d ranks on this %s need about %.2f GB (%.2f GB each for buffers and the "
+             "not enough memory: %d rank%s on this %s need%s about %.2f GB (%.2f GB each for buffers and the "
              "library's copies), and %.2f GB can be used",
-             local, run->device->identity[0] ? "GPU" : "host", (double)need * local / 1e9, (double)need / 1e9,
-             (double)run->place->budget_bytes * local / 1e9);
+             local, local == 1 ? "" : "s", run->device->identity[0] ? "GPU" : "host", local == 1 ? "s" : "",
+             (double)need * local / 1e9, (double)need / 1e9, (double)run->place->budget_bytes * local / 1e9);
     return PTB_SKIPPED;
 }
 

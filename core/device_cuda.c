@@ -76,7 +76,7 @@ static ptb_status cuda_alloc(ptb_device *device, ptb_memory category, size_t byt
     }
     if (error == cudaErrorMemoryAllocation)
         return tell_no_memory(d, category, bytes);
-    PTB_CUDA(error);
+    PTB_TRY(ptb_cuda_check((int)error, "cudaMalloc", __FILE__, __LINE__));
     ptb_allocation entry = {made, bytes, category};
     ptb_status status = ptb_ledger_add(&d->ledger, &entry);
     if (status != PTB_OK) {
@@ -126,7 +126,7 @@ static ptb_status cuda_alloc_host(ptb_device *device, size_t bytes, void **memor
                   bytes, ptb_memory_available());
         return PTB_NO_MEMORY;
     }
-    PTB_CUDA(error);
+    PTB_TRY(ptb_cuda_check((int)error, "cudaMallocHost", __FILE__, __LINE__));
     memset(made, 0, taken);
     *memory = made;
     return PTB_OK;

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <stdio.h>
 #include <string.h>
 
 static const char NO_KERNEL[] =
@@ -81,9 +82,12 @@ ptb_status ptb_cuda_check(int error, const char *call, const char *file, int lin
             advice = known[i].advice;
         }
     // Only the call itself: its arguments are of no use to the reader.
-    int length = (int)strcspn(call, "(");
-    ptb_error("%.*s (%s:%d): %s, %s; %s", length, call, file, line, cudaGetErrorName((cudaError_t)error),
-              cudaGetErrorString((cudaError_t)error), advice);
+    int length = (int)strcspn(call, "("), gpu;
+    char where[32] = "";
+    if (status != PTB_UNSUPPORTED && cudaGetDevice(&gpu) == cudaSuccess)
+        snprintf(where, sizeof where, " on GPU %d", gpu);
+    ptb_error("%.*s%s (%s:%d): %s, %s; %s", length, call, where, file, line,
+              cudaGetErrorName((cudaError_t)error), cudaGetErrorString((cudaError_t)error), advice);
     cudaGetLastError(); // or the next launch would report it again
     return status;
 }

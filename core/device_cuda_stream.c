@@ -59,7 +59,7 @@ static ptb_status wait_watched(ptb_stream *stream)
     cudaGetLastError(); // "not ready" is remembered as an error too
     if (status != PTB_OK)
         ptb_cuda_stream_fail(stream, status);
-    PTB_CUDA_ON(stream, error);
+    PTB_TRY(ptb_cuda_stream_check(stream, (int)error, "cudaStreamSynchronize", __FILE__, __LINE__));
     return status;
 }
 

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 extern "C" {
 #include "core/nvml_cuda.h"
@@ -18,22 +17,11 @@ extern "C" {
 namespace {
 enum { MOST_GPUS = 64 };
 
-// Bytes of each GPU's links since the program began, sent and received, one link; the device process, which
-// is forked from the program, adds to them.
+// Bytes of each GPU's links since the program began, one link: what this program has sent and received.
 struct traffic {
     uint64_t sent[PTB_NVML_LINKS_MAX], received[PTB_NVML_LINKS_MAX];
 };
-traffic *shared_traffic()
-{
-    static traffic *all = (traffic *)mmap(NULL, MOST_GPUS * sizeof(traffic), PROT_READ | PROT_WRITE,
-                                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    return all;
-}
-// Before the device process is forked.
-__attribute__((constructor)) void make_shared()
-{
-    shared_traffic();
-}
+traffic all_traffic[MOST_GPUS];
 
 // "key = value" of the machine file.
 const std::map<std::string, std::string> &machine()
@@ -107,10 +95,11 @@ bool has_link(ptb_nvml_device device, unsigned link)
 }
 } // namespace
 
+// Called in the program, when work that moves these bytes between GPUs is enqueued.
 extern "C" void sim_link_traffic(int machine_device, uint64_t sent_bytes, uint64_t received_bytes)
 {
     const unsigned links = (unsigned)number_of((unsigned)machine_device, "nvlinks", 0);
-    traffic *t = &shared_traffic()[machine_device];
+    traffic *t = &all_traffic[machine_device];
     for (unsigned i = 0; i < links && i < PTB_NVML_LINKS_MAX; i++) {
         __atomic_add_fetch(&t->sent[i], sent_bytes / links, __ATOMIC_RELAXED);
         __atomic_add_fetch(&t->received[i], received_bytes / links, __ATOMIC_RELAXED);
@@ -241,7 +230,7 @@ int nvmlDeviceGetNvLinkRemoteDeviceType(ptb_nvml_device device, unsigned link, i
 }
 int nvmlDeviceGetFieldValues(ptb_nvml_device device, int count, ptb_nvml_field *fields)
 {
-    const traffic *t = &shared_traffic()[index_of(device)];
+    const traffic *t = &all_traffic[index_of(device)];
     for (int i = 0; i < count; i++) {
         ptb_nvml_field *f = &fields[i];
         f->result = has_link(device, f->scope) ? PTB_NVML_SUCCESS : PTB_NVML_NOT_SUPPORTED;
