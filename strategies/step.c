@@ -93,6 +93,10 @@ static const ptb_opt step_opts[] = {
      "gradient bytes reduced in one call, at most (PyTorch's default is 25M)"},
     {"overlap", 0, PTB_OPT_BOOL, FIELD(overlap), "yes", 0, 0, NULL, NULL,
      "reduce gradients while backward still computes"},
+    {"deterministic", 0, PTB_OPT_BOOL, FIELD(deterministic), "no", 0, 0, NULL, NULL,
+     "choose no algorithm of a library by its time, so that runs repeat to the bit (GPUs; on the host they "
+     "do "
+     "anyway)"},
     {"graph", 'G', PTB_OPT_BOOL, FIELD(graph), "no", 0, 0, NULL, NULL,
      "record the second step as a graph and replay it in every later one (GPUs; never run on real hardware)"},
     {"threads", 0, PTB_OPT_INT, FIELD(threads), "1", 1, 4096, NULL, NULL,
@@ -370,6 +374,7 @@ static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_ste
         .seed = run->env.seed,
         .bucket_bytes = c->bucket_bytes,
         .overlap = c->overlap,
+        .deterministic = c->deterministic,
         .graph = c->graph,
         .threads = (int)c->threads,
         .max_steps = MAX_STEPS,

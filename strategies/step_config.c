@@ -178,6 +178,8 @@ void ptb_step_params(const ptb_step_config *c, const ptb_step_point *point, ptb_
     ptb_text_format_size(c->bucket_bytes, size, sizeof size);
     ptb_params_set(p, "bucket", "%s", size);
     ptb_params_set(p, "overlap", "%s", c->overlap ? "yes" : "no");
+    if (c->deterministic)
+        ptb_params_set(p, "deterministic", "yes");
     if (c->graph)
         ptb_params_set(p, "graph", "yes");
     ptb_params_set(p, "seed", "%" PRIu64, point->seed);

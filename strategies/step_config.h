@@ -13,7 +13,7 @@ typedef struct {
     char *transport, *kernels, *device, *data, *reduce_type, *recompute;
     ptb_model_options model;
     int64_t batch, micro_batches, recompute_every, threads;
-    bool pack, overlap, graph;
+    bool pack, overlap, deterministic, graph;
     uint64_t bucket_bytes;
     // Optimizer.
     char *optimizer, *schedule;

@@ -19,7 +19,7 @@ static ptb_status find_peaks(ptb_trainer *t, peaks *sum)
     const ptb_trainer_config *c = &t->config;
     peaks mine = {.datasheet = t->device->simulated
                                    ? NAN
-                                   : ptb_datasheet_flops(t->device->description, c->type, false)};
+                                   : ptb_datasheet_flops(t->device->description, c->type, c->tf32)};
     // All at once, as in a step: the ranks of a host share its memory, clock and power.
     PTB_TRY(ptb_world_start(c->world));
     ptb_status status = c->kernels->matmul_peak(t->compute, c->type, c->threads, &mine.measured);

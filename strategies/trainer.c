@@ -153,6 +153,8 @@ static ptb_status make_local(ptb_trainer *t)
         PTB_TRY(make_input(t));
     PTB_TRY(make_update(t));
     PTB_TRY(ptb_model_new(&model, &t->model));
+    if (c->deterministic && c->kernels->set_search)
+        PTB_TRY(c->kernels->set_search(t->compute, false));
     if (c->tf32)
         PTB_TRY(c->kernels->set_tf32(t->compute, true));
     return c->kernels->reserve(t->compute);

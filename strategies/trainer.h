@@ -33,7 +33,8 @@ typedef struct {
     bool packed; // tokens were opened packed
     uint64_t seed, bucket_bytes;
     bool overlap;
-    bool graph; // the second step is recorded, and every later one replays it; the device has graphs
+    bool deterministic; // nothing is chosen by time: runs repeat to the bit
+    bool graph;         // the second step is recorded, and every later one replays it; the device has graphs
     int threads;
     size_t max_steps; // of which losses and the like are kept
 } ptb_trainer_config;

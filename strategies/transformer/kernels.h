@@ -452,6 +452,10 @@ typedef struct {
     // f32 products of linear layers of this stream, and their peak, through TF32 from now on: operands
     // rounded to 10 bits of mantissa, sums in f32. NULL: has none.
     ptb_status (*set_tf32)(ptb_stream *stream, bool on);
+    // Whether this stream's linear layers take the fastest of several algorithms, timed when a product first
+    // comes (on at first), or one that does not depend on time, so that runs repeat to the bit. NULL: nothing
+    // depends on time.
+    ptb_status (*set_search)(ptb_stream *stream, bool on);
     // Linear layers keep some memory with their stream, category workspace: stream_workspace(threads) bytes,
     // allocated by reserve (which waits for the stream) or else by the first linear layer, freed with the
     // stream. reserve comes after set_threads.

@@ -48,6 +48,7 @@ static const ptb_kernels cuda_kernels = {
     .loss_rows = 8192, // each piece of rows reads and writes the gradient of the head's weights once more
     .set_threads = set_threads,
     .set_tf32 = ptb_library_set_tf32,
+    .set_search = ptb_library_set_search,
     .reserve = ptb_cuda_reserve,
     .stream_workspace = ptb_cuda_stream_workspace,
     .matmul_peak = ptb_cuda_matmul_peak,

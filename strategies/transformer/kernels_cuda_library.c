@@ -180,6 +180,14 @@ ptb_status ptb_library_tf32(ptb_stream *stream, bool *on)
     return PTB_OK;
 }
 
+ptb_status ptb_library_set_search(ptb_stream *stream, bool on)
+{
+    library_state *s;
+    PTB_TRY(state_of(stream, &s));
+    s->searches = on;
+    return PTB_OK;
+}
+
 // ---- making a plan
 
 static cudaDataType_t data_type(ptb_dtype type)

@@ -102,6 +102,8 @@ ptb_status ptb_library_run(ptb_stream *stream, const ptb_library_product *produc
 // f32 products of the stream through TF32 from now on, or not.
 ptb_status ptb_library_set_tf32(ptb_stream *stream, bool on);
 ptb_status ptb_library_tf32(ptb_stream *stream, bool *on);
+// Whether algorithms are timed (on at first), or the library's first proposal is taken always.
+ptb_status ptb_library_set_search(ptb_stream *stream, bool on);
 
 #ifdef __cplusplus
 }

@@ -127,7 +127,7 @@ static void open_engine(engine *e)
     const ptb_layout *l = &e->data->layout;
     ptb_dtype type = e->way->type;
     size_t element = ptb_dtype_size(type), logits = e->data->rows * (size_t)l->shape.vocabulary;
-    assert_int_equal(kernels_setup((void **)&e->fixture), 0);
+    assert_int_equal(kernels_setup_repeatable((void **)&e->fixture), 0);
     e->stream = e->fixture->stream;
     e->factor = test_memory_of(&(float){type == PTB_F16 ? 256 : 1}, sizeof *e->factor);
     e->loss = test_memory_of(&(double){1000}, sizeof *e->loss);

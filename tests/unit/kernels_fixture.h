@@ -50,6 +50,16 @@ static inline int kernels_setup(void **state)
     return 0;
 }
 
+// For tests that compare bits: nothing is chosen by its time.
+static inline int kernels_setup_repeatable(void **state)
+{
+    kernels_setup(state);
+    fixture *f = *state;
+    if (f->kernels->set_search)
+        assert_int_equal(f->kernels->set_search(f->stream, false), PTB_OK);
+    return 0;
+}
+
 static inline int kernels_teardown(void **state)
 {
     fixture *f = *state;

@@ -154,6 +154,7 @@ static ptb_trainer_config configure(ptb_world *world, const settings *s, const p
         .seed = 1,
         .bucket_bytes = BUCKET,
         .overlap = !s->without_overlap,
+        .deterministic = true,
         .graph = s->graph,
         .threads = 1,
         .max_steps = STEPS,
@@ -251,7 +252,8 @@ static void test_overlap(void **state)
     training without = run_training((settings){.ranks = 2, .without_overlap = true});
     assert_true(with.hash[0] == without.hash[0]);
     assert_memory_equal(with.losses[0], without.losses[0], sizeof with.losses[0]);
-    for (int r = 0; r < 2; r++) {
+    // Spans of other devices come from a profiler, which this test does not open.
+    for (int r = 0; r < 2 && on_host(); r++) {
         assert_int_equal(without.overlapped[r].overlapped_ns, 0);
         assert_true(without.overlapped[r].exposed_ns > 0);
         assert_true(with.overlapped[r].communication_ns > 0);
