@@ -7,7 +7,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export ASAN_OPTIONS=detect_leaks=0
 device=${PTB_TEST_DEVICE:-host}
-small="--device $device --layers 2 --hidden 32 --heads 2 --sequence 16 --vocab 64 --bucket 16K --lr 0.003"
+small="--device $device --deterministic --layers 2 --hidden 32 --heads 2 --sequence 16 --vocab 64 --bucket 16K --lr 0.003"
 
 fail() {
     echo "FAILED: $*"
@@ -56,7 +56,10 @@ for options in "--no-overlap" "--threads 2" "--bucket 1M"; do
     [ "$(difference ranks2 other)" = 0 ] || fail "$options: losses differ by $(difference ranks2 other)"
     [ "$(value other fact parameters_hash)" = "$(value ranks2 fact parameters_hash)" ] || fail "$options: parameters"
     case $options in
-    --no-overlap) [ "$(value other metric overlap)" = 0 ] || fail "overlap $(value other metric overlap) without overlap" ;;
+    --no-overlap)
+        [ $device != host ] || [ "$(value other metric overlap)" = 0 ] ||
+            fail "overlap $(value other metric overlap) without overlap"
+        ;;
     esac
 done
 # Other communicators and algorithms sum in another order; the host has some.
@@ -107,12 +110,14 @@ awk '$1 == "metric" { v[$2] = $3 }
            r = v["mfu"] / (100 * v["flops_per_s"] / v["matmul_peak"]); exit !(r > 0.9999 && r < 1.0001) }' "$work/ranks2" ||
     fail "mfu is not flops_per_s / matmul_peak: $(cat "$work/ranks2")"
 
-# The parts of a step sum to it, and it is the time that the throughput is reckoned with, or near it.
-awk '$1 == "metric" { v[$2] = $3 }
-     END { sum = v["forward"] + v["backward"] + v["optimizer"] + v["exposed_comm"] + v["input"] + v["other"] + v["imbalance"]
-           if (sum < 0.99999 * v["step"] || sum > 1.00001 * v["step"] || v["imbalance"] < -1e-6) exit 1
-           step = 8 * 16 / v["tokens_per_s"] * 1000; exit !(sum > 0.3 * step && sum < 3 * step) }' "$work/ranks2" ||
-    fail "parts do not add up: $(cat "$work/ranks2")"
+# The parts of a step sum to it, and it is the time that the throughput is reckoned with, or near it. Spans of other devices come from a profiler.
+if [ $device = host ]; then
+    awk '$1 == "metric" { v[$2] = $3 }
+         END { sum = v["forward"] + v["backward"] + v["optimizer"] + v["exposed_comm"] + v["input"] + v["other"] + v["imbalance"]
+               if (sum < 0.99999 * v["step"] || sum > 1.00001 * v["step"] || v["imbalance"] < -1e-6) exit 1
+               step = 8 * 16 / v["tokens_per_s"] * 1000; exit !(sum > 0.3 * step && sum < 3 * step) }' "$work/ranks2" ||
+        fail "parts do not add up: $(cat "$work/ranks2")"
+fi
 
 # The plant, in a communicator of the host: with the communicator of the test all is well until rank 1 keeps its own gradients.
 if [ $device = host ]; then
