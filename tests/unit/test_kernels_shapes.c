@@ -70,7 +70,7 @@ static void check_update(fixture *f, ptb_dtype type, size_t n, bool odd)
     array p = odd_numbers(&b, PTB_F32, n, 1, odd), m = odd_numbers(&b, PTB_F32, n, 2, odd);
     array v = odd_numbers(&b, PTB_F32, n, 3, odd), g = odd_numbers(&b, PTB_F32, n, 4, odd);
     array rounded = odd_new(&b, type, n, odd);
-    const ptb_update update = {.factor = 0.5f, .beta1_power = 0.9, .beta2_power = 0.95};
+    const ptb_update update = {.factor = 0.5f, .rate = 0.01f, .beta1_power = 0.9, .beta2_power = 0.95};
     ptb_update *shared = test_memory_of(&update, sizeof update);
     double *sum = test_memory(sizeof *sum), *wanted = bag_bytes(&b, n * sizeof *wanted), squares = 0;
     for (size_t i = 0; i < n; i++) {
@@ -84,7 +84,7 @@ static void check_update(fixture *f, ptb_dtype type, size_t n, bool odd)
     }
     ptb_adamw args = {
         .parameter = p.data, .m = m.data, .v = v.data, .gradient = g.data, .rounded = rounded.data};
-    args.update = shared, args.count = n, args.rate = 0.01f, args.beta1 = 0.9f, args.beta2 = 0.95f;
+    args.update = shared, args.count = n, args.beta1 = 0.9f, args.beta2 = 0.95f;
     args.epsilon = 1e-8f, args.decay = 0.3f, args.type = type;
     finish(f, f->kernels->adamw(f->stream, &args));
     finish(f, f->kernels->sum_squares(f->stream, &(ptb_sum_squares){sum, g.data, n, false}));
