@@ -63,6 +63,7 @@ struct ptb_comm_nccl {
     ptb_nccl_stream streams[PTB_NCCL_STREAMS];
     ptb_nccl_stream *last_stream; // the last of them that was used
     ptb_coll last_call;           // for the message when it does not end
+    uint64_t calls;               // so far, the last one included
     int depth;                    // of groups
     bool group_recorded;          // the open group is one whose run is recorded
     ptb_nccl_seen seen[PTB_NCCL_CALLS];

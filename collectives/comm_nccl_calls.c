@@ -56,9 +56,12 @@ static ptb_status look(ptb_stream_watch *watch, int64_t waited_ns)
     }
     if (c->timeout_s > 0 && (double)waited_ns > c->timeout_s * 1e9) {
         describe_call(c, text);
-        ptb_error("rank %d of %d: %s did not end within %g s, so NCCL's communicator was aborted: a rank did "
-                  "not come to it (it died, hangs, or called something else), or a link is down",
-                  c->comm.rank, c->comm.size, text, c->timeout_s);
+        ptb_error(
+            "rank %d of %d: %s, this rank's call %llu, did not end within %g s, so NCCL's communicator "
+            "was aborted. Of the ranks, those whose message names an earlier call, or that send none, did "
+            "not come to it (they died, hang, or called something else); where all name the same, a link "
+            "is down",
+            c->comm.rank, c->comm.size, text, (unsigned long long)c->calls, c->timeout_s);
         ptb_nccl_abort(c);
         return PTB_LOST;
     }
@@ -320,6 +323,7 @@ ptb_status ptb_nccl_collective(ptb_comm *comm, const ptb_coll *call, ptb_stream 
     PTB_TRY(enter(c, stream, &cuda));
     bool record = !c->group_recorded && is_new(c, call);
     c->last_call = *call;
+    c->calls++;
     if (__builtin_expect(!record, 1))
         return ptb_nccl_check(issue(c, call, cuda), c->nccl, ptb_coll_name(call->kind), __FILE__, __LINE__);
     ptb_nccl_profiler_begin(c->watched);
@@ -366,6 +370,7 @@ static ptb_status message(ptb_comm_nccl *c, const void *send, void *recv, size_t
     ptb_coll call = {.kind = PTB_COLL_COUNT, .count = count, .dtype = dtype};
     bool record = !c->group_recorded && is_new(c, &call);
     c->last_call = call;
+    c->calls++;
     if (record)
         ptb_nccl_profiler_begin(c->watched);
     ncclResult_t result = send ? ncclSend(send, count, types[dtype], peer, c->nccl, cuda)

@@ -36,8 +36,8 @@ scenario 5 split ""
 scenario 1 split ""
 scenario 2 host_stream "" "this stream is of the device host"
 scenario 3 lost "ncclerr=2" "remote process has closed the connection"
-scenario 3 lost "nccl_hang=2" "all_reduce of 4096 f32 did not end within 1 s"
-scenario 2 dead "dead_link=0-1" "or a link is down"
+scenario 3 lost "nccl_hang=2" "all_reduce of 4096 f32, this rank's call 2, did not end within 1 s"
+scenario 2 dead "dead_link=0-1" "a link is down"
 scenario 3 mismatch "" \
     "rank 0 called ncclAllReduce of 16 ncclFloat32, sum, rank 1 called ncclAllReduce of 17 ncclFloat32, sum"
 scenario 2 messages "" \
