@@ -1,0 +1,176 @@
+#!/bin/bash
+# Checks ptbench on real GPUs, in at most 6 minutes on one of them: all kernels against plain loops in double precision
+# and against their limits, NCCL, CUPTI's capture, training steps of GPT-2 124M and of a Llama-like 1B model in bf16, copies.
+# With several GPUs also collectives between them and steps over all of them.
+#
+#   tests/gpu/run.sh [-o FOLDER] [-n GPUS] [--no-floors]
+#
+# In a bundle it is run-gpu-tests.sh and uses the bundle's program; PTBENCH names another one; else it builds one with
+# -DPTB_GPU=cuda in build-gpu. FOLDER (default: gpu-results) gets results.db, summary.txt and a log of each part.
+# Exit code: 0 all parts passed; 1 a result was wrong or a floor was missed; 3 no GPU can be used here; 5 a part died or
+# ran out of time. --no-floors: speeds are printed and not judged (other GPUs than an H100 or H200, the simulated device).
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+out=gpu-results gpus= floors=yes
+while [ $# -gt 0 ]; do
+    case $1 in
+    -o) out=$2; shift 2 ;;
+    -n) gpus=$2; shift 2 ;;
+    --no-floors) floors=no; shift ;;
+    *) sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    esac
+done
+mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 3
+db=$out/results.db summary=$out/summary.txt
+rm -f "$db" "$db"-wal "$db"-shm
+: >"$summary"
+say() { echo "$*" | tee -a "$summary"; }
+
+# ---- the program
+
+if [ -n "${PTBENCH:-}" ]; then
+    program=$PTBENCH
+elif [ -x "$here/bin/ptbench" ]; then
+    program=$here/bin/ptbench
+else
+    source=$(cd "$here/../.." && pwd)
+    say "building with nvcc in $source/build-gpu"
+    cmake -S "$source" -B "$source/build-gpu" -DPTB_GPU=cuda -DPTB_TESTS=OFF -DCMAKE_BUILD_TYPE=Release >"$out/build.log" 2>&1 &&
+        cmake --build "$source/build-gpu" --target ptbench -j "$(nproc)" >>"$out/build.log" 2>&1 || {
+        tail -20 "$out/build.log" >&2
+        say "the build failed: $out/build.log"
+        exit 3
+    }
+    program=$source/build-gpu/ptbench
+fi
+started=$SECONDS worst=0 parts=0 failed=0
+worse() { [ "$1" -gt "$worst" ] && worst=$1; return 0; }
+
+# part NAME SECONDS [OPTION...]: `ptbench run OPTION...` into the database. Skipped cases are counted: none may be silent.
+part() {
+    local name=$1 limit=$2 code=0 verdict=passed counts
+    shift 2
+    parts=$((parts + 1))
+    timeout -k 10 "$limit" "$program" run "$@" --db "$db" --label "$name" >"$out/$name.log" 2>&1 || code=$?
+    counts=$(grep -oE '[0-9]+ cases? measured.*failed' "$out/$name.log" | tail -1)
+    case $code in
+    0) ;;
+    124 | 137) verdict="out of time after $limit s"; worse 5 ;;
+    1) verdict="WRONG"; worse 1 ;;
+    5) verdict="died"; worse 5 ;;
+    *) verdict="could not run (exit code $code)"; worse 5 ;;
+    esac
+    [ $code = 0 ] || failed=$((failed + 1))
+    say "$(printf '%-28s %-24s %s  (%d s)' "$name" "$verdict" "$counts" $((SECONDS - started)))"
+    [ $code = 0 ] || grep -E 'error|wrong|WRONG|FAILED' "$out/$name.log" | head -5 | sed 's/^/    /' | tee -a "$summary"
+    grep -oE 'skipped: .*' "$out/$name.log" | sort | uniq -c | sed 's/^/    /' | tee -a "$summary"
+}
+
+# rows LABEL COLUMN...: these columns of the measured cases of a part, tab-separated, from the CSV export.
+rows() {
+    local label=$1
+    shift
+    "$program" export --db "$db" --format csv 2>/dev/null | awk -v label="$label" -v wanted="$(printf '%s\t' "$@")" '
+        function fields(line,    n, c, i, quoted, text) {
+            n = 1; text = ""; quoted = 0
+            for (i = 1; i <= length(line); i++) {
+                c = substr(line, i, 1)
+                if (c == "\"") quoted = !quoted
+                else if (c == "," && !quoted) { field[n++] = text; text = "" }
+                else text = text c
+            }
+            field[n] = text
+            return n
+        }
+        NR == 1 { n = fields($0); for (i = 1; i <= n; i++) place[field[i]] = i; w = split(wanted, want, "\t") - 1; next }
+        { fields($0)
+          if (field[place["label"]] != label || field[place["state"]] != "ok") next
+          line = ""
+          for (i = 1; i <= w; i++) line = line (i > 1 ? "\t" : "") (want[i] in place ? field[place[want[i]]] : "")
+          print line }'
+}
+
+# floor WHAT VALUE LEAST: in per cent.
+floor() {
+    local mark=ok
+    if [ "$floors" = yes ] && ! awk -v v="$2" -v l="$3" 'BEGIN { exit !(v + 0 >= l) }'; then
+        mark="BELOW THE FLOOR"
+        failed=$((failed + 1))
+        worse 1
+    fi
+    say "$(printf '    %-52s %7.1f %%  (floor %s %%)  %s' "$1" "${2:-0}" "$3" "$mark")"
+}
+
+# ---- what is here
+
+say "ptbench on GPUs, $(date -u +%Y-%m-%dT%H:%M:%SZ), $(uname -n)"
+"$program" version >"$out/version.log" 2>&1 || { cat "$out/version.log" >&2; exit 3; }
+sed 's/^/    /' "$out/version.log" >>"$summary"
+"$program" doctor >"$out/doctor.log" 2>&1
+sed 's/^/    /' "$out/doctor.log" >>"$summary"
+grep -i gpu "$out/doctor.log" | sed 's/^/    /'
+if [ -z "$gpus" ]; then gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU'); fi
+[ "${gpus:-0}" -ge 1 ] || gpus=1
+say "$gpus GPU(s)"
+
+# ---- one GPU
+
+one=(--np 1 --device cuda)
+part all-reduce-one-rank 30 all_reduce --np 1 --comm nccl --bytes 8,1M,64M --max-time 200ms
+part copies 40 pairs "${one[@]}" --paths h2d,d2h,d2d --bytes 1M,256M --max-time 500ms
+# Every kernel of three models in every type; wrong results are found by the benchmark's own check.
+part kernels-gpt2 70 kernels "${one[@]}" --model gpt2-124m --rows 4096 --precision bf16,f16,f32 --max-time 60ms
+part kernels-llama 60 kernels "${one[@]}" --model llama3-1b --sequence 4096 --rows 4096 --precision bf16 --max-time 60ms
+part kernels-moe 40 kernels "${one[@]}" --model deepseek-moe-16b --sequence 2048 --rows 2048 --precision bf16 --max-time 40ms \
+    --kernel route,route_gradient,dispatch,dispatch_gradient,combine,combine_gradient,matmul,matmul_input_gradient,matmul_weight_gradient
+part step-gpt2-124m 60 step "${one[@]}" --model gpt2-124m --batch 16 --precision bf16 --min-iters 20 --max-iters 20
+part step-llama3-1b 90 step "${one[@]}" --model llama3-1b --sequence 4096 --batch 2 --precision bf16 --min-iters 10 --max-iters 10
+
+# ---- several
+
+if [ "$gpus" -ge 2 ]; then
+    for n in 2 $([ "$gpus" -gt 2 ] && echo "$gpus"); do
+        part collectives-$n 120 all_reduce all_gather reduce_scatter sendrecv all_to_all --np "$n" --comm nccl \
+            --bytes 8,64K,1M,64M --max-time 200ms
+        part pairs-$n 90 pairs --np "$n" --device cuda --bytes 256M --max-time 200ms
+        part steps-$n 90 step --np "$n" --device cuda --model gpt2-124m --batch $((16 * n)) --precision bf16 \
+            --min-iters 20 --max-iters 20
+    done
+fi
+
+# ---- figures
+
+say ""
+say "copies (GB/s):"
+rows copies param.path bytes 'bandwidth [GB/s]' | awk -F'\t' '{ printf "    %-4s %11s B  %8.1f\n", $1, $2, $3 }' | tee -a "$summary"
+for part in kernels-gpt2 kernels-llama kernels-moe; do
+    say ""
+    say "$part: kernel, layer, type, sizes, median us, per cent of its limit (fastest sample):"
+    rows $part param.kernel param.layer param.precision fact.sizes median_ns 'best_of_limit [%]' |
+        awk -F'\t' '{ printf "    %-24s %-12s %-5s %-24s %10.1f  %6.1f\n", $1, $2, $3, $4, $5 / 1e3, $6 }' | tee -a "$summary"
+done
+say ""
+say "floors (H100, H200): memory-bound kernels 75 % of a copy, attention 35 % and its gradient 30 % of the best product"
+# Small kernels are over before the memory is busy: those that take less than 10 us are listed above and not judged.
+for part in kernels-gpt2 kernels-llama; do
+    while IFS=$'\t' read -r kernel layer type ns percent; do
+        case $kernel in
+        attention) floor "$part $kernel $layer $type" "$percent" 35 ;;
+        attention_gradient) floor "$part $kernel $layer $type" "$percent" 30 ;;
+        matmul*) ;;
+        *) awk -v n="$ns" 'BEGIN { exit !(n >= 10000) }' && floor "$part $kernel $layer $type" "$percent" 75 ;;
+        esac
+    done < <(rows $part param.kernel param.layer param.precision median_ns 'best_of_limit [%]' | grep -v $'\tf32\t')
+done
+for part in step-gpt2-124m:40 step-llama3-1b:50; do
+    label=${part%:*}
+    IFS=$'\t' read -r mfu sheet tokens ms overhead unattributed dropped < <(rows "$label" 'mfu [%]' 'mfu_datasheet [%]' \
+        'tokens_per_s [tokens/s]' 'step [ms]' 'capture_overhead [%]' fact.capture_unattributed fact.capture_dropped)
+    say "    $label: ${tokens:-n/a} tokens/s, recorded step ${ms:-n/a} ms (+${overhead:-n/a} %), MFU ${mfu:-n/a} % of the" \
+        "measured product, ${sheet:-n/a} % of the data sheet; $unattributed kernels without a unit, $dropped records dropped"
+    floor "$label MFU" "$mfu" "${part#*:}"
+done
+
+say ""
+say "$parts parts, $failed failures, $((SECONDS - started)) s; all results: $db"
+exit $worst
