@@ -75,6 +75,10 @@ ptb_status ptb_cuda_check_buffer(ptb_stream *stream, const ptb_pattern *pattern,
                                  const void *buffer, ptb_check *check);
 ptb_status ptb_cuda_reduce(ptb_stream *stream, ptb_dtype type, ptb_redop op, void *out, const void *a,
                            const void *b, size_t count);
+// device_cuda_peer.c
+ptb_status ptb_cuda_alloc_peer(ptb_device *device, int index, size_t bytes, char *reason, void **memory);
+void ptb_cuda_free_peer(ptb_device *device, int index, void *memory);
+ptb_status ptb_cuda_copy_by_kernel(ptb_stream *stream, void *to, const void *from, size_t bytes);
 // Adds the finished checks of a stream that has been waited for to where they were asked for.
 void ptb_cuda_checks_finish(ptb_cuda_stream_t *stream);
 void ptb_cuda_checks_free(ptb_cuda_stream_t *stream);
@@ -103,6 +107,9 @@ int ptb_cuda_launch_check(const ptb_recipe *recipe, ptb_dtype type, size_t sourc
                           ptb_cuda_finding *finding, int blocks, struct CUstream_st *stream);
 int ptb_cuda_launch_reduce(ptb_dtype type, ptb_redop op, void *out, const void *a, const void *b,
                            size_t count, int blocks, struct CUstream_st *stream);
+// core/device_cuda_peer.cu
+int ptb_cuda_launch_copy(void *to, const void *from, size_t bytes, int processors,
+                         struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }
