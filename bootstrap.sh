@@ -10,19 +10,26 @@ build_dir=${PTBENCH_BUILD:-$source_dir/build}
 # What the program needs to be built and run, and what its tests need besides.
 run_packages="gcc make cmake pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libsqlite3-dev libzstd-dev libjansson-dev
 libinih-dev libdnnl-dev gnuplot-nox fonts-dejavu-core"
-test_packages="busybox-static libcmocka-dev libgsl-dev iproute2 procps locales clang-format"
+test_packages="g++ busybox-static libcmocka-dev libgsl-dev iproute2 procps locales clang-format"
 
 # Tests of what threads of one process share, without the MPI library: they also run under the thread sanitizer, for which
 # that library is not built.
 thread_tests="conformance.local unit.algorithms unit.device unit.prefetch unit.runner unit.trace unit.trainer
 unit.world_local"
 
+# Tests of the host's kernels, models and steps that also run on simulated GPUs, unchanged.
+device_tests="unit.kernels_attention unit.kernels_attention_parts unit.kernels_elementwise unit.kernels_embedding
+unit.kernels_loss unit.kernels_matmul unit.kernels_moe unit.kernels_norm unit.kernels_optimizer unit.kernels_rotary
+unit.kernels_shapes unit.model unit.model_modes unit.trainer conformance.model_reference golden.step_golden
+mpi.step_curves"
+
 usage() {
     cat <<'END'
 usage: sh bootstrap.sh COMMAND
 
   run               install what is missing, build, run the `quick` suite on this machine and write the report
-  test              install what is missing, build and run all tests but the slow ones, also under sanitizers
+  test              install what is missing, build and run all tests but the slow ones, also under sanitizers and, where
+                    the CUDA toolkit is, on simulated GPUs; and build for real ones
   build             install what is missing and build
   install-packages  install what running and testing need, and stop
   help              this text
@@ -59,6 +66,7 @@ missing_packages() {
     for package in "$@"; do
         case $package in
         gcc) command -v cc >/dev/null && continue ;;
+        g++) command -v c++ >/dev/null && continue ;;
         pkg-config | cmake | make | clang-format) command -v "$package" >/dev/null && continue ;;
         gnuplot-nox) command -v gnuplot >/dev/null && continue ;;
         esac
@@ -180,6 +188,39 @@ run_tests() {
     skipped=$((skipped + s))
 }
 
+as_pattern() { echo "^($(echo "$1" | tr '\n' ' ' | sed 's/ *$//; s/\./\\./g; s/  */|/g'))\$"; }
+
+# The toolkit's headers are what the simulated GPUs need, nvcc and NVIDIA's libraries what real ones do.
+find_cuda() {
+    for cuda in "${CUDA_HOME:-}" /usr/local/cuda /opt/cuda; do
+        [ -n "$cuda" ] && [ -e "$cuda/include/cuda_runtime.h" ] && [ -e "$cuda/include/nccl.h" -o -e /usr/include/nccl.h ] && return
+    done
+    cuda=
+    return 1
+}
+
+run_gpu_tests() {
+    if ! find_cuda; then
+        say "skipped: the CUDA toolkit and NCCL (their headers) are not on this machine, so nothing of the GPU's was built or tested"
+        skipped=$((skipped + 1))
+        return
+    fi
+    build "$source_dir/build-sim" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=sim
+    run_tests "simulated GPUs" "$source_dir/build-sim" -L simcuda -LE slow -j "$(jobs_here)"
+    PTB_TEST_DEVICE=cuda
+    export PTB_TEST_DEVICE
+    run_tests "the host's tests on simulated GPUs" "$source_dir/build-sim" -R "$(as_pattern "$device_tests")" -j "$(jobs_here)"
+    unset PTB_TEST_DEVICE
+    if [ ! -x "$cuda/bin/nvcc" ]; then
+        say "skipped: $cuda has no nvcc, so nothing was built for real GPUs"
+        skipped=$((skipped + 1))
+        return
+    fi
+    targets=ptbench
+    build "$source_dir/build-cuda" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=cuda
+    run_tests "real GPUs, built and without one" "$source_dir/build-cuda" -R '^mpi\.no_gpu$'
+}
+
 run_all_tests() {
     install_packages test
     wrapper=
@@ -202,7 +243,12 @@ run_all_tests() {
     setarch -R true 2>/dev/null && wrapper="setarch -R"
     TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:suppressions=$source_dir/tests/tsan.supp"
     export TSAN_OPTIONS
-    run_tests "thread sanitizer" "$source_dir/build-tsan" -R "^($(echo $thread_tests | sed 's/\./\\./g; s/ /|/g'))\$" -j "$(jobs_here)"
+    run_tests "thread sanitizer" "$source_dir/build-tsan" -R "$(as_pattern "$thread_tests")" -j "$(jobs_here)"
+
+    wrapper=
+    targets=
+    unset TSAN_OPTIONS
+    run_gpu_tests
 
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" = 0 ]

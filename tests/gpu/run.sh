@@ -3,21 +3,23 @@
 # and against their limits, NCCL, CUPTI's capture, training steps of GPT-2 124M and of a Llama-like 1B model in bf16, copies.
 # With several GPUs also collectives between them and steps over all of them.
 #
-#   tests/gpu/run.sh [-o FOLDER] [-n GPUS] [--no-floors]
+#   tests/gpu/run.sh [-o FOLDER] [-n GPUS] [--no-floors] [--tiny]
 #
 # In a bundle it is run-gpu-tests.sh and uses the bundle's program; PTBENCH names another one; else it builds one with
 # -DPTB_GPU=cuda in build-gpu. FOLDER (default: gpu-results) gets results.db, summary.txt and a log of each part.
 # Exit code: 0 all parts passed; 1 a result was wrong or a floor was missed; 3 no GPU can be used here; 5 a part died or
 # ran out of time. --no-floors: speeds are printed and not judged (other GPUs than an H100 or H200, the simulated device).
+# --tiny: small shapes, which try the script itself; implies --no-floors.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-out=gpu-results gpus= floors=yes
+out=gpu-results gpus= floors=yes tiny=
 while [ $# -gt 0 ]; do
     case $1 in
     -o) out=$2; shift 2 ;;
     -n) gpus=$2; shift 2 ;;
     --no-floors) floors=no; shift ;;
-    *) sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    --tiny) tiny=yes floors=no; shift ;;
+    *) sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
 done
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 3
@@ -116,25 +118,38 @@ say "$gpus GPU(s)"
 # ---- one GPU
 
 one=(--np 1 --device cuda)
-part all-reduce-one-rank 30 all_reduce --np 1 --comm nccl --bytes 8,1M,64M --max-time 200ms
-part copies 40 pairs "${one[@]}" --paths h2d,d2h,d2d --bytes 1M,256M --max-time 500ms
+big=256M small=1M
+gpt2=(--model gpt2-124m) gpt2_rows=4096 gpt2_batch=16 gpt2_steps=20
+llama=(--model llama3-1b --sequence 4096) llama_rows=4096 llama_batch=2 llama_steps=10
+moe=(--model deepseek-moe-16b --sequence 2048) moe_rows=2048
+if [ -n "$tiny" ]; then
+    big=64K small=1000
+    gpt2=(--model tiny) gpt2_rows=128 gpt2_batch=2 gpt2_steps=4
+    llama=(--model tiny --norm rmsnorm --positions rotary --activation swiglu --kv-heads 2 --biases no --tied no)
+    llama_rows=128 llama_batch=2 llama_steps=4
+    moe=(--model tiny --experts 4 --top-k 2) moe_rows=128
+fi
+part all-reduce-one-rank 30 all_reduce --np 1 --comm nccl --bytes 8,$small,$big --max-time 200ms
+part copies 40 pairs "${one[@]}" --paths h2d,d2h,d2d --bytes $small,$big --max-time 500ms
 # Every kernel of three models in every type; wrong results are found by the benchmark's own check.
-part kernels-gpt2 70 kernels "${one[@]}" --model gpt2-124m --rows 4096 --precision bf16,f16,f32 --max-time 60ms
-part kernels-llama 60 kernels "${one[@]}" --model llama3-1b --sequence 4096 --rows 4096 --precision bf16 --max-time 60ms
-part kernels-moe 40 kernels "${one[@]}" --model deepseek-moe-16b --sequence 2048 --rows 2048 --precision bf16 --max-time 40ms \
+part kernels-gpt2 70 kernels "${one[@]}" "${gpt2[@]}" --rows $gpt2_rows --precision bf16,f16,f32 --max-time 60ms
+part kernels-llama 60 kernels "${one[@]}" "${llama[@]}" --rows $llama_rows --precision bf16 --max-time 60ms
+part kernels-moe 40 kernels "${one[@]}" "${moe[@]}" --rows $moe_rows --precision bf16 --max-time 40ms \
     --kernel route,route_gradient,dispatch,dispatch_gradient,combine,combine_gradient,matmul,matmul_input_gradient,matmul_weight_gradient
-part step-gpt2-124m 60 step "${one[@]}" --model gpt2-124m --batch 16 --precision bf16 --min-iters 20 --max-iters 20
-part step-llama3-1b 90 step "${one[@]}" --model llama3-1b --sequence 4096 --batch 2 --precision bf16 --min-iters 10 --max-iters 10
+part step-gpt2-124m 60 step "${one[@]}" "${gpt2[@]}" --batch $gpt2_batch --precision bf16 \
+    --min-iters $gpt2_steps --max-iters $gpt2_steps
+part step-llama3-1b 90 step "${one[@]}" "${llama[@]}" --batch $llama_batch --precision bf16 \
+    --min-iters $llama_steps --max-iters $llama_steps
 
 # ---- several
 
 if [ "$gpus" -ge 2 ]; then
     for n in 2 $([ "$gpus" -gt 2 ] && echo "$gpus"); do
         part collectives-$n 120 all_reduce all_gather reduce_scatter sendrecv all_to_all --np "$n" --comm nccl \
-            --bytes 8,64K,1M,64M --max-time 200ms
-        part pairs-$n 90 pairs --np "$n" --device cuda --bytes 256M --max-time 200ms
-        part steps-$n 90 step --np "$n" --device cuda --model gpt2-124m --batch $((16 * n)) --precision bf16 \
-            --min-iters 20 --max-iters 20
+            --bytes 8,$small,$big --max-time 200ms
+        part pairs-$n 90 pairs --np "$n" --device cuda --bytes $big --max-time 200ms
+        part steps-$n 90 step --np "$n" --device cuda "${gpt2[@]}" --batch $((gpt2_batch * n)) --precision bf16 \
+            --min-iters $gpt2_steps --max-iters $gpt2_steps
     done
 fi
 
