@@ -113,7 +113,7 @@ void sim_device_main(int host_file, int program)
     for (;;) {
         const uint32_t seen = s->request.count.load();
         if (s->asked.load() == s->answered.load()) {
-            sim_await(&s->request, seen);
+            sim_await_idle(&s->request, seen);
             continue;
         }
         s->answer = obey(s);

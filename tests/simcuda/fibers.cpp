@@ -440,7 +440,8 @@ void sim_async_copy(void *shared, const void *global, unsigned bytes, unsigned v
                        bytes, global, shared);
     if (sim_checking) { // from now on the bytes may change
         sim_check_access(shared, bytes, true, false);
-        sim_check_access(global, valid < bytes ? valid : bytes, false, false);
+        if (valid)
+            sim_check_access(global, valid < bytes ? valid : bytes, false, false);
     }
     pending *of = &e->copies[e->current->thread];
     e->copies_used = true;

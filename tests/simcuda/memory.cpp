@@ -33,8 +33,14 @@ std::atomic<uint64_t> allocations;
 
 uint64_t total_bytes(void)
 {
-    const long mib = sim_option("memory");
+    static const long mib = sim_option("memory");
     return (uint64_t)(mib > 0 ? mib : 16384) << 20;
+}
+
+bool is_out_of_memory(void)
+{
+    static const uint64_t oom_at = sim_fault("oom");
+    return allocations.fetch_add(1) + 1 == oom_at;
 }
 
 uintptr_t round_up(uintptr_t value, uintptr_t to)
@@ -54,8 +60,7 @@ cudaError_t allocate(void **to, size_t bytes, CUmemPoolHandle_st *pool, int devi
     const size_t rounded = round_up(bytes, ALIGNMENT);
     {
         std::lock_guard<std::mutex> hold(lock);
-        if (sim_fault_due("oom", allocations.fetch_add(1) + 1) || rounded < bytes ||
-            rounded > total_bytes() - used[device])
+        if (is_out_of_memory() || rounded < bytes || rounded > total_bytes() - used[device])
             return cudaErrorMemoryAllocation;
         first = round_up(next_device, bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE);
         guard = first + round_up(rounded, PAGE);
@@ -162,8 +167,7 @@ cudaError_t cudaHostAlloc(void **to, size_t bytes, unsigned)
     uintptr_t first, data;
     {
         std::lock_guard<std::mutex> hold(lock);
-        if (sim_fault_due("oom", allocations.fetch_add(1) + 1) ||
-            length > SIM_HOST_BASE + SIM_HOST_SPAN - next_host - PAGE)
+        if (is_out_of_memory() || length > SIM_HOST_BASE + SIM_HOST_SPAN - next_host - PAGE)
             return sim_give(cudaErrorMemoryAllocation);
         first = next_host;
         data = first + length - round_up(bytes ? bytes : 1, ALIGNMENT);

@@ -48,10 +48,10 @@ static bool is_chosen_rank(void)
     return wanted == 0;
 }
 
-bool sim_fault_due(const char *option, uint64_t number)
+uint64_t sim_fault(const char *option)
 {
     const long wanted = sim_option(option);
-    return wanted >= 0 && (uint64_t)wanted == number && is_chosen_rank();
+    return wanted > 0 && is_chosen_rank() ? (uint64_t)wanted : 0;
 }
 
 int sim_machine_devices(void)

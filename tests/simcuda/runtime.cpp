@@ -59,7 +59,7 @@ void answer_calls(void)
     for (;;) {
         const uint32_t seen = s->call_request.count.load();
         if (s->calls_asked.load() == s->calls_answered.load()) {
-            sim_await(&s->call_request, seen);
+            sim_await_idle(&s->call_request, seen);
             continue;
         }
         s->call_function(s->call_data);
@@ -174,16 +174,15 @@ int sim_current_device(void)
 
 cudaError_t sim_begin_call(void)
 {
-    if (sim_visible_device(0) < 0)
-        return sim_give(cudaErrorNoDevice);
+    static const uint64_t lost_at = sim_fault("lost");
     if (!owner.load()) {
-        const cudaError_t error = start();
+        const cudaError_t error = sim_visible_device(0) < 0 ? cudaErrorNoDevice : start();
         if (error)
             return sim_give(error);
     }
     if (owner.load() != getpid()) // CUDA does not survive a fork either
         return sim_give(cudaErrorInitializationError);
-    if (sim_fault_due("lost", calls.fetch_add(1) + 1))
+    if (calls.fetch_add(1) + 1 == lost_at)
         sim_set_error(cudaErrorUnknown);
     return sim_give((cudaError_t)sim_shared()->error.load());
 }

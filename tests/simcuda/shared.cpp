@@ -21,12 +21,22 @@ void sim_ring(sim_bell *bell)
         syscall(SYS_futex, &bell->count, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+static void await(sim_bell *bell, uint32_t seen, const struct timespec *limit)
+{
+    bell->waiting.fetch_add(1);
+    syscall(SYS_futex, &bell->count, FUTEX_WAIT, seen, limit, NULL, 0);
+    bell->waiting.fetch_sub(1);
+}
+
 void sim_await(sim_bell *bell, uint32_t seen)
 {
-    const struct timespec limit = {0, 50000000}; // whoever waits also looks whether the other lives
-    bell->waiting.fetch_add(1);
-    syscall(SYS_futex, &bell->count, FUTEX_WAIT, seen, &limit, NULL, 0);
-    bell->waiting.fetch_sub(1);
+    const struct timespec limit = {0, 50000000};
+    await(bell, seen, &limit);
+}
+
+void sim_await_idle(sim_bell *bell, uint32_t seen)
+{
+    await(bell, seen, NULL);
 }
 
 void sim_set_error(cudaError_t error)

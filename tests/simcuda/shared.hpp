@@ -31,9 +31,11 @@ struct sim_bell {
     std::atomic<uint32_t> count, waiting;
 };
 void sim_ring(sim_bell *bell); // after the change
-// Waits for a ring after `seen` was read from count, for some milliseconds at most. Usage: read count, look
-// whether there is something to wait for, then wait.
+// Waits for a ring after `seen` was read from count. Usage: read count, look whether there is something to
+// wait for, then wait. sim_await comes back after some milliseconds too: whoever waits for work in flight
+// looks whether there was an error and whether the other process lives.
 void sim_await(sim_bell *bell, uint32_t seen);
+void sim_await_idle(sim_bell *bell, uint32_t seen);
 
 enum sim_entry_kind : uint32_t {
     SIM_ENTRY_SKIP, // the rest of the queue up to its end
@@ -141,6 +143,7 @@ cudaError_t sim_memory_check(void); // what lies around each allocation is as it
 // What is at an address, in words, for a message; takes no locks that a signal handler could not.
 void sim_memory_describe(uintptr_t address, char *text, size_t bytes);
 void sim_faults_install(void);
-bool sim_fault_due(const char *option, uint64_t number);
+// The number at which a fault is due; 0: never, or not in this process. To be read once.
+uint64_t sim_fault(const char *option);
 
 #endif

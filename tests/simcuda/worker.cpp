@@ -21,6 +21,7 @@ struct worker {
     uint32_t stream;
     uint64_t random;
     long delay_us, slow_us;
+    uint64_t hang_at, ecc_at, launch_at; // faults
 };
 
 __thread sigjmp_buf *recovery; // where an illegal access of the running piece of work goes
@@ -48,16 +49,16 @@ cudaError_t planted(const worker *w, bool is_kernel)
 {
     sim_shared_state *s = sim_shared();
     const uint64_t work = s->works.fetch_add(1) + 1;
-    if (sim_fault_due("hang", work))
+    if (work == w->hang_at)
         for (;;)
             pause();
-    if (sim_fault_due("ecc", work))
+    if (work == w->ecc_at)
         return cudaErrorECCUncorrectable;
     if (!is_kernel)
         return cudaSuccess;
     if (w->slow_us > 0)
         sleep_us((uint64_t)w->slow_us);
-    return sim_fault_due("launch", s->kernels.fetch_add(1) + 1) ? cudaErrorLaunchFailure : cudaSuccess;
+    return s->kernels.fetch_add(1) + 1 == w->launch_at ? cudaErrorLaunchFailure : cudaSuccess;
 }
 
 cudaError_t guarded(sim_work_fn *run, void *arguments)
@@ -157,8 +158,14 @@ void run(uint32_t stream)
 {
     sim_queue *q = &sim_shared()->queue[stream];
     const long seed = sim_option("seed");
-    worker w = {stream, (uint64_t)(seed < 0 ? 1 : seed) * 0x9e3779b97f4a7c15u + stream + 1,
-                sim_option("delay"), sim_option("slow")};
+    worker w = {};
+    w.stream = stream;
+    w.random = (uint64_t)(seed < 0 ? 1 : seed) * 0x9e3779b97f4a7c15u + stream + 1;
+    w.delay_us = sim_option("delay");
+    w.slow_us = sim_option("slow");
+    w.hang_at = sim_fault("hang");
+    w.ecc_at = sim_fault("ecc");
+    w.launch_at = sim_fault("launch");
     enum { SIGNAL_STACK_BYTES = 64 << 10 };
     const stack_t signal_stack = {malloc(SIGNAL_STACK_BYTES), 0, SIGNAL_STACK_BYTES};
     sigaltstack(&signal_stack, NULL);
@@ -169,7 +176,7 @@ void run(uint32_t stream)
         const uint32_t seen = q->work.count.load();
         const uint64_t tail = q->tail.load();
         if (tail == q->head.load()) {
-            sim_await(&q->work, seen);
+            sim_await_idle(&q->work, seen);
             continue;
         }
         sim_entry *entry = (sim_entry *)(q->data + tail % SIM_QUEUE_BYTES);
