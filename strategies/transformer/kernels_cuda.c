@@ -1,22 +1,7 @@
-// The table of the back-end `cuda`, one line a kernel. Linear layers are in kernels_cuda_matmul.c; what runs
+// The table of the back-end `cuda`. Linear layers are in kernels_cuda_matmul.c; what runs
 // on the device is in the .cu files beside the .c files named for the kernels.
 #include "strategies/transformer/kernels_cuda_internal.h"
 #include "strategies/transformer/kernels_cuda_product.h"
-
-// While kernels are being added, those that are not there yet are NULL.
-#define X(method, arguments)                                                                                 \
-    __attribute__((weak)) ptb_status ptb_cuda_##method(ptb_stream *stream, const arguments *args);
-PTB_KERNEL_LIST(X)
-#undef X
-__attribute__((weak)) ptb_status ptb_cuda_reserve(ptb_stream *stream);
-__attribute__((weak)) size_t ptb_cuda_stream_workspace(int threads);
-__attribute__((weak)) ptb_status ptb_cuda_matmul_peak(ptb_stream *stream, ptb_dtype type, int threads,
-                                                      double *flops_per_s);
-__attribute__((weak)) ptb_status ptb_cuda_copy(ptb_stream *stream, void *to, const void *from, size_t bytes,
-                                               bool streaming);
-__attribute__((weak)) ptb_status ptb_cuda_read(ptb_stream *stream, const void *from, size_t bytes);
-__attribute__((weak)) size_t ptb_cuda_attention_workspace(const ptb_attention_shape *shape, int threads);
-__attribute__((weak)) double ptb_cuda_attention_flops(const ptb_attention_shape *shape);
 
 static ptb_status set_threads(ptb_stream *stream, int threads)
 {

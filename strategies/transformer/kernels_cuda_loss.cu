@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(THREADS) loss_rows(ptb_cross_entropy a, size_t
     __shared__ float shared_tops[WARP];
     __shared__ double shared_sums[WARP];
     size_t row = blockIdx.x;
-    const float *logits = a.logits + row * a.vocabulary;
-    T *d_logits = (T *)a.d_logits + row * a.vocabulary;
+    const float *logits = a.logits + row * a.stride;
+    T *d_logits = (T *)a.d_logits + row * a.stride;
     const row_parts<N> parts(logits, a.vocabulary);
     if (a.targets[row] < 0) {
         zero_row(d_logits, parts);
@@ -202,9 +202,11 @@ template <typename T, int N> int launch_rows(cudaStream_t stream, const ptb_cros
 
 } // namespace
 
-extern "C" int ptb_cuda_launch_cross_entropy(cudaStream_t stream, const ptb_cross_entropy *a)
+extern "C" int ptb_cuda_launch_cross_entropy(cudaStream_t stream, const ptb_cross_entropy *args)
 {
     int error = cudaSuccess;
+    ptb_cross_entropy strided = *args, *a = &strided;
+    strided.stride = ptb_row_stride(args->stride, args->vocabulary);
     if (a->rows && a->vocabulary)
         error = ptb_for_type(a->type, [&](auto type) -> int {
             using T = decltype(type);

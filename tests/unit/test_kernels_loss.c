@@ -44,7 +44,7 @@ static void test_differences(void **state)
 typedef struct {
     array logits, d_logits, losses;
     int32_t *targets;
-    size_t rows, vocabulary;
+    size_t rows, vocabulary, stride;
     double *loss;        /* [1] */
     const float *factor; /* [1] */
 } loss_arrays;
@@ -86,6 +86,7 @@ static void run_loss(fixture *f, loss_arrays *a, bool scaled, bool accumulate)
                               .factor = scaled ? a->factor : NULL,
                               .rows = a->rows,
                               .vocabulary = a->vocabulary,
+                              .stride = a->stride,
                               .scale = scale,
                               .type = a->d_logits.type,
                               .accumulate = accumulate};
@@ -131,6 +132,37 @@ static void test_cross_entropy(void **state)
         for (size_t i = 0; i < LENGTH(sizes); i++)
             for (int spread = 0; spread < 2; spread++)
                 check_loss(*state, compute_types[t], sizes[i][0], sizes[i][1], spread);
+}
+
+// Rows that are further apart than they are long give what packed ones give, and what is between stays.
+static void test_stride(void **state)
+{
+    enum { ROWS = 5, VOCABULARY = 51, STRIDE = 64 };
+    for (size_t t = 0; t < LENGTH(compute_types); t++) {
+        ptb_dtype type = compute_types[t];
+        bag b = {.f = *state};
+        loss_arrays packed = make_arrays(&b, type, ROWS, VOCABULARY, true), apart = packed;
+        apart.stride = STRIDE;
+        apart.logits = array_new(&b, PTB_F32, ROWS * STRIDE);
+        apart.d_logits = array_new(&b, type, ROWS * STRIDE);
+        apart.losses = array_new(&b, PTB_F32, ROWS);
+        for (size_t i = 0; i < ROWS * STRIDE; i++) {
+            size_t r = i / STRIDE, v = i % STRIDE;
+            array_set(apart.logits, i, v < VOCABULARY ? array_at(packed.logits, r * VOCABULARY + v) : NAN);
+            array_set(apart.d_logits, i, 3);
+        }
+        run_loss(*state, &packed, true, false);
+        double loss = *packed.loss, wanted[ROWS * STRIDE];
+        run_loss(*state, &apart, true, false);
+        for (size_t i = 0; i < ROWS * STRIDE; i++) {
+            size_t r = i / STRIDE, v = i % STRIDE;
+            wanted[i] = v < VOCABULARY ? array_at(packed.d_logits, r * VOCABULARY + v) : 3;
+        }
+        assert_true(fabs(*apart.loss / loss - 1) < 1e-6);
+        assert_close("d_logits", apart.d_logits, wanted, 1e-6);
+        assert_guarded(apart.logits);
+        bag_release(&b);
+    }
 }
 
 // A sure prediction keeps the small gradient of its target, and logits may be infinitely small.
@@ -232,9 +264,9 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_differences), KERNEL_TEST(test_cross_entropy), KERNEL_TEST(test_extremes),
-        KERNEL_TEST(test_not_finite),       KERNEL_TEST(test_threads),       KERNEL_TEST(test_top_anywhere),
-        KERNEL_TEST(test_large_call),
+        cmocka_unit_test(test_differences), KERNEL_TEST(test_cross_entropy), KERNEL_TEST(test_stride),
+        KERNEL_TEST(test_extremes),         KERNEL_TEST(test_not_finite),    KERNEL_TEST(test_threads),
+        KERNEL_TEST(test_top_anywhere),     KERNEL_TEST(test_large_call),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
