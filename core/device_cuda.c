@@ -44,7 +44,7 @@ static void give_back(ptb_cuda_device *d, const ptb_allocation *a)
     if (atomic_load(&d->is_lost)) // it went with the device
         return;
     cudaError_t error = from_pool(d, a->category) ? cudaFreeAsync(a->memory, d->order) : cudaFree(a->memory);
-    ptb_cuda_check(error, "cudaFree", __FILE__, __LINE__);
+    ptb_cuda_device_check(d, (int)error, "cudaFree", __FILE__, __LINE__);
 }
 
 static ptb_status tell_no_memory(ptb_cuda_device *d, ptb_memory category, size_t bytes)
@@ -76,7 +76,7 @@ static ptb_status cuda_alloc(ptb_device *device, ptb_memory category, size_t byt
     }
     if (error == cudaErrorMemoryAllocation)
         return tell_no_memory(d, category, bytes);
-    PTB_TRY(ptb_cuda_check((int)error, "cudaMalloc", __FILE__, __LINE__));
+    PTB_TRY(ptb_cuda_device_check(d, (int)error, "cudaMalloc", __FILE__, __LINE__));
     ptb_allocation entry = {made, bytes, category};
     ptb_status status = ptb_ledger_add(&d->ledger, &entry);
     if (status != PTB_OK) {
@@ -101,9 +101,8 @@ static uint64_t cuda_available(ptb_device *device)
     size_t free_bytes, total_bytes;
     uint64_t reserved = 0, used = 0;
     cudaMemPool_t pool;
-    if (ptb_cuda_check(cudaSetDevice(d->index), "cudaSetDevice", __FILE__, __LINE__) != PTB_OK ||
-        ptb_cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo", __FILE__, __LINE__) !=
-            PTB_OK)
+    if (PTB_CUDA_CHECK(d, cudaSetDevice(d->index)) != PTB_OK ||
+        PTB_CUDA_CHECK(d, cudaMemGetInfo(&free_bytes, &total_bytes)) != PTB_OK)
         return UINT64_MAX;
     if (d->has_pool && cudaDeviceGetDefaultMemPool(&pool, d->index) == cudaSuccess) {
         cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved);
@@ -117,7 +116,7 @@ static ptb_status cuda_alloc_host(ptb_device *device, size_t bytes, void **memor
     ptb_cuda_device *d = (ptb_cuda_device *)device;
     size_t taken = bytes > SMALLEST ? bytes : SMALLEST;
     void *made = NULL;
-    PTB_CUDA(cudaSetDevice(d->index));
+    PTB_TRY(PTB_CUDA_CHECK(d, cudaSetDevice(d->index)));
     cudaError_t error = cudaMallocHost(&made, taken);
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
@@ -126,7 +125,7 @@ static ptb_status cuda_alloc_host(ptb_device *device, size_t bytes, void **memor
                   bytes, ptb_memory_available());
         return PTB_NO_MEMORY;
     }
-    PTB_TRY(ptb_cuda_check((int)error, "cudaMallocHost", __FILE__, __LINE__));
+    PTB_TRY(ptb_cuda_device_check(d, (int)error, "cudaMallocHost", __FILE__, __LINE__));
     memset(made, 0, taken);
     *memory = made;
     return PTB_OK;
@@ -135,9 +134,7 @@ static ptb_status cuda_alloc_host(ptb_device *device, size_t bytes, void **memor
 static void cuda_free_host(ptb_device *device, void *memory)
 {
     ptb_cuda_device *d = (ptb_cuda_device *)device;
-    cudaError_t error = cudaFreeHost(memory);
-    if (!atomic_load(&d->is_lost))
-        ptb_cuda_check(error, "cudaFreeHost", __FILE__, __LINE__);
+    PTB_CUDA_CHECK(d, cudaFreeHost(memory));
 }
 
 static void cuda_close(ptb_device *device)
@@ -147,8 +144,7 @@ static void cuda_close(ptb_device *device)
         ptb_debug("%zu allocations were left when GPU %d was closed", d->ledger.count, d->index);
     for (size_t i = 0; i < d->ledger.count; i++)
         give_back(d, &d->ledger.list[i]);
-    if (!atomic_load(&d->is_lost)) {
-        ptb_cuda_check(cudaStreamSynchronize(d->order), "cudaStreamSynchronize", __FILE__, __LINE__);
+    if (!atomic_load(&d->is_lost) && PTB_CUDA_CHECK(d, cudaStreamSynchronize(d->order)) == PTB_OK) {
         cudaStreamDestroy(d->order);
         trim_pool(d); // for whoever comes next
     }

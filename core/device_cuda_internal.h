@@ -53,6 +53,10 @@ typedef struct {
     struct CUgraphExec_st *exec;
 } ptb_cuda_graph;
 
+// device_cuda_status.c: like ptb_cuda_check, but of a device that is lost nothing more is said.
+ptb_status ptb_cuda_device_check(ptb_cuda_device *device, int error, const char *call, const char *file,
+                                 int line);
+#define PTB_CUDA_CHECK(device, call) ptb_cuda_device_check((device), (int)(call), #call, __FILE__, __LINE__)
 // device_cuda_open.c
 ptb_status ptb_cuda_device_open(int index, ptb_device **device);
 // device_cuda_stream.c

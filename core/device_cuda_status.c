@@ -107,14 +107,26 @@ void ptb_cuda_stream_fail(ptb_stream *stream, ptb_status status)
         atomic_store(&((ptb_cuda_device *)stream->device)->is_lost, true);
 }
 
-ptb_status ptb_cuda_stream_check(ptb_stream *stream, int error, const char *call, const char *file, int line)
+ptb_status ptb_cuda_device_check(ptb_cuda_device *device, int error, const char *call, const char *file,
+                                 int line)
 {
     if (__builtin_expect(error == cudaSuccess, 1))
         return PTB_OK;
+    if (atomic_load(&device->is_lost)) {
+        cudaGetLastError();
+        return PTB_LOST;
+    }
+    ptb_status status = ptb_cuda_check(error, call, file, line);
+    if (status == PTB_LOST)
+        atomic_store(&device->is_lost, true);
+    return status;
+}
+
+ptb_status ptb_cuda_stream_check(ptb_stream *stream, int error, const char *call, const char *file, int line)
+{
     ptb_cuda_device *device = (ptb_cuda_device *)stream->device;
-    ptb_status status = PTB_LOST;
-    if (!atomic_load(&device->is_lost)) // every call fails once the device is lost, but it is said once
-        status = ptb_cuda_check(error, call, file, line);
-    ptb_cuda_stream_fail(stream, status);
+    ptb_status status = ptb_cuda_device_check(device, error, call, file, line);
+    if (status != PTB_OK)
+        ptb_cuda_stream_fail(stream, status);
     return status;
 }

@@ -30,7 +30,8 @@ ptb_status ptb_cuda_stream_new(ptb_device *device, ptb_stream_kind kind, int lan
     if (error == cudaSuccess)
         error = cudaStreamCreateWithPriority(&s->stream, cudaStreamNonBlocking,
                                              kind == PTB_STREAM_URGENT ? d->urgent : d->ordinary);
-    ptb_status status = ptb_cuda_check(error, "cudaStreamCreateWithPriority", __FILE__, __LINE__);
+    ptb_status status =
+        ptb_cuda_device_check(d, (int)error, "cudaStreamCreateWithPriority", __FILE__, __LINE__);
     if (status != PTB_OK) {
         free(s);
         return status;
@@ -82,7 +83,7 @@ void ptb_cuda_stream_free(ptb_stream *stream)
     ptb_cuda_stream_t *s = (ptb_cuda_stream_t *)stream;
     ptb_cuda_device *d = (ptb_cuda_device *)stream->device;
     if (!atomic_load(&d->is_lost))
-        ptb_cuda_check(cudaStreamSynchronize(s->stream), "cudaStreamSynchronize", __FILE__, __LINE__);
+        PTB_CUDA_CHECK(d, cudaStreamSynchronize(s->stream));
     if (stream->attached_free)
         stream->attached_free(stream);
     ptb_cuda_checks_free(s);
@@ -106,7 +107,7 @@ ptb_status ptb_cuda_event_new(ptb_device *device, ptb_event **event)
         error = cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming);
     if (error == cudaSuccess)
         error = cudaEventCreateWithFlags(&e->inner, cudaEventDisableTiming);
-    ptb_status status = ptb_cuda_check(error, "cudaEventCreateWithFlags", __FILE__, __LINE__);
+    ptb_status status = ptb_cuda_device_check(d, (int)error, "cudaEventCreateWithFlags", __FILE__, __LINE__);
     if (status != PTB_OK) {
         ptb_cuda_event_free(&e->base);
         return status;
@@ -175,11 +176,7 @@ ptb_status ptb_cuda_event_sync(ptb_event *event)
     ptb_cuda_event *e = (ptb_cuda_event *)event;
     if (atomic_load(&e->device->is_lost))
         return PTB_LOST;
-    ptb_status status =
-        ptb_cuda_check(cudaEventSynchronize(e->event), "cudaEventSynchronize", __FILE__, __LINE__);
-    if (status == PTB_LOST)
-        atomic_store(&e->device->is_lost, true);
-    return status;
+    return PTB_CUDA_CHECK(e->device, cudaEventSynchronize(e->event));
 }
 
 // Thread-local: what other threads do meanwhile (a library's own, the watch) does not spoil the recording.

@@ -24,7 +24,7 @@ typedef struct {
     char thp[16], shmem_thp[16]; // transparent huge pages: always / madvise / never; advise / never ...
     char isa[64];                // "avx512f avx512_bf16 amx" features that matter here
     bool virtual_machine;
-    char parts[16384]; // JSON members of the other parts (core/machine.h): "gpus": [...], "nics": [...]
+    char parts[32768]; // JSON members of the other parts (core/machine.h): "gpus": [...], "nics": [...]
     uint64_t
         fingerprint; // hash of cpu model, cores, caches, kernel major.minor, memory, GPUs and their driver
 } ptb_topology;

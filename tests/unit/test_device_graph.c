@@ -128,6 +128,7 @@ static void test_replay(void **state)
     ptb_graph_free(NULL);
     add(f, f->a); // streams are as before
     add(f, f->b);
+    assert_int_equal(ptb_stream_sync(f->a), PTB_OK);
     assert_int_equal(ptb_stream_sync(f->b), PTB_OK);
 }
 
@@ -159,7 +160,7 @@ static void test_events_outside(void **state)
     ptb_graph *graph = record(f);
     int wanted = 0;
     for (int i = 1; i <= 5; i++) {
-        for (int k = 0; k < 10; k++) // so that it takes a while
+        for (int k = 0; k < 100; k++) // so that it takes a while
             assert_int_equal(ptb_stream_set(f->outside, f->one, 100 + k, BYTES), PTB_OK);
         assert_int_equal(ptb_stream_set(f->outside, f->one, i, BYTES), PTB_OK);
         assert_int_equal(ptb_event_record(f->begun, f->outside), PTB_OK);
