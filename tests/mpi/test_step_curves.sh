@@ -71,6 +71,18 @@ for options in "--comm mpi" "--algo ring"; do
 done
 [ "$(value ranks1 metric overlap)" = nan ] || fail "overlap of 1 rank is $(value ranks1 metric overlap), not undefined"
 
+# A recorded step that is replayed, where the device has graphs: the host has none.
+if [ $device != host ]; then
+    for n in 2 8; do
+        run enqueued $n $small || fail "$n ranks: $(cat "$work/enqueued")"
+        run replayed $n $small --graph || fail "--graph: $(cat "$work/replayed")"
+        close_to ranks1 replayed 1e-5 || fail "--graph: losses of 1 and $n ranks differ by $(difference ranks1 replayed)"
+        [ "$(difference enqueued replayed)" = 0 ] || fail "--graph: losses differ by $(difference enqueued replayed)"
+        [ "$(value enqueued fact parameters_hash)" = "$(value replayed fact parameters_hash)" ] || fail "--graph: parameters"
+        [ "$(value enqueued metric comm_volume)" = "$(value replayed metric comm_volume)" ] || fail "--graph: volume"
+    done
+fi
+
 # Microbatches, recomputation, precision, and the reduction's type.
 run micro 2 $small --micro-batches 4 || fail "$(cat "$work/micro")"
 close_to ranks1 micro 1e-5 || fail "microbatches: losses differ by $(difference ranks1 micro)"

@@ -49,9 +49,10 @@ typedef struct {
     double sum_squares;
 } numbers_of;
 
-// Steps of an optimizer with the same gradient, on the stream.
-static void run(fixture *f, const ptb_optimizer *o, numbers_of *x, int steps)
+// Steps of an optimizer with the same gradient, on the stream, in memory that the device sees.
+static void run(fixture *f, const ptb_optimizer *o, numbers_of *numbers, int steps)
 {
+    numbers_of *x = test_memory_of(numbers, sizeof *numbers);
     ptb_optimizer_memory memory = {.parameters = x->parameters, .gradients = x->gradients, .type = PTB_F32};
     for (size_t i = 0; i < ptb_optimizer_moments(o); i++)
         memory.moment[i] = x->moment[i];
@@ -64,6 +65,8 @@ static void run(fixture *f, const ptb_optimizer *o, numbers_of *x, int steps)
                          PTB_OK);
         finish(f, ptb_optimizer_update(o, f->kernels, f->stream, &x->update, &unit, &memory));
     }
+    *numbers = *x;
+    test_memory_free(x);
 }
 
 static numbers_of start(const ptb_optimizer *o)

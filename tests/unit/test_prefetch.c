@@ -20,7 +20,8 @@ static ptb_device *device;
 static int open_device(void **state)
 {
     (void)state;
-    return ptb_device_open("host", 0, &device) != PTB_OK;
+    const char *name = getenv("PTB_TEST_DEVICE");
+    return ptb_device_open(name && *name ? name : "host", 0, &device) != PTB_OK;
 }
 
 static int close_device(void **state)
