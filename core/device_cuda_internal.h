@@ -112,8 +112,8 @@ int ptb_cuda_launch_check(const ptb_recipe *recipe, ptb_dtype type, size_t sourc
 int ptb_cuda_launch_reduce(ptb_dtype type, ptb_redop op, void *out, const void *a, const void *b,
                            size_t count, int blocks, struct CUstream_st *stream);
 // core/device_cuda_peer.cu
-int ptb_cuda_launch_copy(void *to, const void *from, size_t bytes, int processors,
-                         struct CUstream_st *stream);
+int ptb_cuda_launch_peer_copy(void *to, const void *from, size_t bytes, int processors,
+                              struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

@@ -67,6 +67,6 @@ ptb_status ptb_cuda_copy_by_kernel(ptb_stream *stream, void *to, const void *fro
 {
     const ptb_cuda_device *d = (const ptb_cuda_device *)stream->device;
     PTB_TRY(ptb_cuda_stream_status(stream));
-    PTB_CUDA_ON(stream, ptb_cuda_launch_copy(to, from, bytes, d->processors, ptb_cuda_stream(stream)));
+    PTB_CUDA_ON(stream, ptb_cuda_launch_peer_copy(to, from, bytes, d->processors, ptb_cuda_stream(stream)));
     return PTB_OK;
 }

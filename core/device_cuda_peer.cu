@@ -29,8 +29,8 @@ __global__ void copy_bytes(uint8_t *to, const uint8_t *from, size_t bytes)
         to[i] = from[i];
 }
 
-extern "C" int ptb_cuda_launch_copy(void *to, const void *from, size_t bytes, int processors,
-                                    struct CUstream_st *stream)
+extern "C" int ptb_cuda_launch_peer_copy(void *to, const void *from, size_t bytes, int processors,
+                                         struct CUstream_st *stream)
 {
     const bool is_aligned = ((uintptr_t)to | (uintptr_t)from) % sizeof(uint4) == 0;
     const size_t pieces = is_aligned ? bytes / sizeof(uint4) : 0, done = pieces * sizeof(uint4);
