@@ -252,40 +252,44 @@ void sim_check_access(const void *address, size_t bytes, bool writes, bool atomi
 }
 
 #ifndef __SANITIZE_THREAD__
-// ---- what the compiler calls
+// ---- what the compiler calls; under other names, since a compiler that instruments this very file declares
+// them
 
-extern "C" {
-void __tsan_init(void)
+#define SIM_HOOK(type, name, ...)                                                                            \
+    extern "C" type hook_##name(__VA_ARGS__) asm("__tsan_" #name);                                           \
+    extern "C" type hook_##name(__VA_ARGS__)
+
+SIM_HOOK(void, init, void)
 {
     sim_checking = true;
 }
-void __tsan_func_entry(void *) {}
-void __tsan_func_exit(void) {}
-void __tsan_vptr_update(void **, void *) {}
-void __tsan_vptr_read(void **) {}
-void __tsan_read_range(void *at, size_t bytes)
+SIM_HOOK(void, func_entry, void *) {}
+SIM_HOOK(void, func_exit, void) {}
+SIM_HOOK(void, vptr_update, void **, void *) {}
+SIM_HOOK(void, vptr_read, void **) {}
+SIM_HOOK(void, read_range, void *at, size_t bytes)
 {
     sim_check_access(at, bytes, false, false);
 }
-void __tsan_write_range(void *at, size_t bytes)
+SIM_HOOK(void, write_range, void *at, size_t bytes)
 {
     sim_check_access(at, bytes, true, false);
 }
 
 #define SIM_HOOKS(n)                                                                                         \
-    void __tsan_read##n(void *at)                                                                            \
+    SIM_HOOK(void, read##n, void *at)                                                                        \
     {                                                                                                        \
         sim_check_access(at, n, false, false);                                                               \
     }                                                                                                        \
-    void __tsan_write##n(void *at)                                                                           \
+    SIM_HOOK(void, write##n, void *at)                                                                       \
     {                                                                                                        \
         sim_check_access(at, n, true, false);                                                                \
     }                                                                                                        \
-    void __tsan_unaligned_read##n(void *at)                                                                  \
+    SIM_HOOK(void, unaligned_read##n, void *at)                                                              \
     {                                                                                                        \
         sim_check_access(at, n, false, false);                                                               \
     }                                                                                                        \
-    void __tsan_unaligned_write##n(void *at)                                                                 \
+    SIM_HOOK(void, unaligned_write##n, void *at)                                                             \
     {                                                                                                        \
         sim_check_access(at, n, true, false);                                                                \
     }
@@ -296,45 +300,50 @@ SIM_HOOKS(8)
 SIM_HOOKS(16)
 #undef SIM_HOOKS
 
+static void check_atomic(const volatile void *at, size_t bytes)
+{
+    sim_check_access((const void *)at, bytes, true, true);
+}
+
 #define SIM_ATOMICS(bits, type)                                                                              \
-    type __tsan_atomic##bits##_load(const volatile type *at, int)                                            \
+    SIM_HOOK(type, atomic##bits##_load, const volatile type *at, int)                                        \
     {                                                                                                        \
-        sim_check_access((const void *)at, sizeof(type), true, true);                                        \
+        check_atomic(at, sizeof(type));                                                                      \
         return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                        \
     }                                                                                                        \
-    void __tsan_atomic##bits##_store(volatile type *at, type value, int)                                     \
+    SIM_HOOK(void, atomic##bits##_store, volatile type *at, type value, int)                                 \
     {                                                                                                        \
-        sim_check_access((const void *)at, sizeof(type), true, true);                                        \
+        check_atomic(at, sizeof(type));                                                                      \
         __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                                       \
     }                                                                                                        \
-    type __tsan_atomic##bits##_exchange(volatile type *at, type value, int)                                  \
+    SIM_HOOK(type, atomic##bits##_exchange, volatile type *at, type value, int)                              \
     {                                                                                                        \
-        sim_check_access((const void *)at, sizeof(type), true, true);                                        \
+        check_atomic(at, sizeof(type));                                                                      \
         return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);                                             \
     }                                                                                                        \
-    type __tsan_atomic##bits##_fetch_add(volatile type *at, type value, int)                                 \
+    SIM_HOOK(type, atomic##bits##_fetch_add, volatile type *at, type value, int)                             \
     {                                                                                                        \
-        sim_check_access((const void *)at, sizeof(type), true, true);                                        \
+        check_atomic(at, sizeof(type));                                                                      \
         return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);                                              \
     }                                                                                                        \
-    int __tsan_atomic##bits##_compare_exchange_weak(volatile type *at, type *expected, type value, int, int) \
+    SIM_HOOK(int, atomic##bits##_compare_exchange_weak, volatile type *at, type *expected, type value, int,  \
+             int)                                                                                            \
     {                                                                                                        \
-        sim_check_access((const void *)at, sizeof(type), true, true);                                        \
+        check_atomic(at, sizeof(type));                                                                      \
         return __atomic_compare_exchange_n(at, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);  \
     }                                                                                                        \
-    int __tsan_atomic##bits##_compare_exchange_strong(volatile type *at, type *expected, type value, int a,  \
-                                                      int b)                                                 \
+    SIM_HOOK(int, atomic##bits##_compare_exchange_strong, volatile type *at, type *expected, type value,     \
+             int a, int b)                                                                                   \
     {                                                                                                        \
-        return __tsan_atomic##bits##_compare_exchange_weak(at, expected, value, a, b);                       \
+        return hook_atomic##bits##_compare_exchange_weak(at, expected, value, a, b);                         \
     }
 SIM_ATOMICS(16, uint16_t)
 SIM_ATOMICS(32, uint32_t)
 SIM_ATOMICS(64, uint64_t)
 #undef SIM_ATOMICS
-void __tsan_atomic_thread_fence(int)
+SIM_HOOK(void, atomic_thread_fence, int)
 {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
-void __tsan_atomic_signal_fence(int) {}
-}
+SIM_HOOK(void, atomic_signal_fence, int) {}
 #endif

@@ -18,7 +18,7 @@ struct CUgraphExec_st {
 
 namespace {
 std::mutex lock; // of all captures
-std::set<sim_capture *> captures;
+std::set<sim_capture *> &captures = *new std::set<sim_capture *>;
 std::atomic<uint64_t> execs;
 
 cudaError_t spoil(sim_capture *capture, cudaError_t error)

@@ -25,8 +25,8 @@ struct allocation {
 
 std::mutex lock;
 uintptr_t next_device = SIM_DEVICE_BASE, next_host = SIM_HOST_BASE;
-std::map<uintptr_t, allocation> allocated;  // device
-std::map<uintptr_t, size_t> allocated_host; // bytes
+std::map<uintptr_t, allocation> &allocated = *new std::map<uintptr_t, allocation>; // device; never destroyed
+std::map<uintptr_t, size_t> &allocated_host = *new std::map<uintptr_t, size_t>;    // bytes
 uint64_t used[DEVICES];
 CUmemPoolHandle_st pools[DEVICES];
 std::atomic<uint64_t> allocations;

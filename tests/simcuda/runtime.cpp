@@ -29,7 +29,8 @@ int device_file = -1;     // pidfd of the device process
 std::atomic<uint64_t> calls;
 std::atomic<uint32_t> correlations;
 std::atomic<sim_call_hook *> call_hook;
-std::map<const void *, int> allowed_shared; // bytes of dynamic shared memory, by kernel
+std::map<const void *, int> &allowed_shared =
+    *new std::map<const void *, int>; // bytes of dynamic shared memory, by kernel
 
 int make_file(const char *name, uint64_t bytes)
 {

@@ -8,12 +8,12 @@
 #include <string.h>
 
 namespace {
-std::mutex lock; // of what follows
-std::set<CUstream_st *> streams;
-std::map<int, CUstream_st *> legacy; // by device
-std::vector<uint32_t> free_slots;
+std::mutex lock; // of what follows, which is never destroyed: threads may use streams until the very end
+std::set<CUstream_st *> &streams = *new std::set<CUstream_st *>;
+std::map<int, CUstream_st *> &legacy = *new std::map<int, CUstream_st *>; // by device
+std::vector<uint32_t> &free_slots = *new std::vector<uint32_t>;
 uint32_t slots;
-std::vector<uint32_t> free_times;
+std::vector<uint32_t> &free_times = *new std::vector<uint32_t>;
 uint32_t times;
 
 sim_queue *queue(uint32_t slot)
@@ -46,10 +46,12 @@ cudaError_t make_stream(int device, unsigned flags, int priority, CUstream_st **
     return cudaSuccess;
 }
 
-bool is_legacy(const CUstream_st *stream)
+bool is_legacy(const CUstream_st *stream) // which may be no stream at all
 {
-    auto found = legacy.find(stream->device);
-    return found != legacy.end() && found->second == stream;
+    for (const auto &of : legacy)
+        if (of.second == stream)
+            return true;
+    return false;
 }
 
 cudaError_t push_wait(uint32_t slot, uint32_t other, uint64_t number)

@@ -104,11 +104,15 @@ __global__ void asserts(int value)
 {
     assert(value == 1);
 }
-__global__ void deep(volatile char *to, int depth)
+__attribute__((noinline)) static __device__ int descend(volatile char *to, int depth)
 {
-    volatile char large[1 << 20];
-    large[depth] = 1;
-    *to = large[depth];
+    volatile char frame[1024];
+    frame[depth % 1024] = *to;
+    return depth ? descend(to, depth - 1) + frame[depth % 1024] : 0;
+}
+__global__ void deep(char *to, int depth)
+{
+    *to = (char)descend(to, depth);
 }
 
 static int host_touches_device(void)
@@ -209,10 +213,10 @@ static int stack_full(void)
 {
     char *memory;
     EXPECT_ERROR(cudaMalloc((void **)&memory, 64), cudaSuccess);
-    EXPECT_ERROR(PTB_LAUNCH(deep, 1, 1, 0, NULL, memory, 100), cudaSuccess);
-    const cudaError_t error = cudaStreamSynchronize(NULL);
-    EXPECT(error == cudaErrorHardwareStackError || error == cudaErrorIllegalAddress);
-    return 0;
+    EXPECT_ERROR(PTB_LAUNCH(deep, 1, 1, 0, NULL, memory, 10), cudaSuccess);
+    EXPECT_ERROR(cudaStreamSynchronize(NULL), cudaSuccess);
+    EXPECT_ERROR(PTB_LAUNCH(deep, 1, 1, 0, NULL, memory, 1000), cudaSuccess);
+    return expect_end(cudaErrorHardwareStackError);
 }
 
 // oom=2, with the program able to go on.

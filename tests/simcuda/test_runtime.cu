@@ -26,7 +26,7 @@ __global__ void add_to(int *values, int count, int what)
 // values[0] = values[0] * factor + summand: an order shows.
 __global__ void step(int *values, int factor, int summand)
 {
-    values[0] = values[0] * factor + summand;
+    values[0] = (int)((unsigned)values[0] * (unsigned)factor + (unsigned)summand);
 }
 
 static int *device_zeros(int count)
