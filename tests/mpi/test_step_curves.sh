@@ -23,16 +23,17 @@ run() {
 value() { # value NAME KIND KEY
     awk -v kind="$2" -v key="$3" '$1 == kind && $2 == key { print $3 }' "$work/$1"
 }
-# Largest relative difference of the losses of two runs; "bad" unless both have 20 finite ones.
+# Largest relative difference of the losses of two runs; "bad" unless both have the same number of finite ones, at least 20
+# (where a profiler records the spans, it does so in steps after those).
 difference() {
     awk '$1 == "loss" && FNR == NR { first[$2] = $3; n++ }
          $1 == "loss" && FNR != NR { m++; d = ($3 - first[$2]) / first[$2]; if (d < 0) d = -d; if (d > most) most = d
                                      if (!($3 + 0 > 0)) bad = 1 }
-         END { if (n != 20 || m != 20 || bad) print "bad"; else printf "%.3g\n", most }' "$work/$1" "$work/$2"
+         END { if (n < 20 || m != n || bad) print "bad"; else printf "%.3g\n", most }' "$work/$1" "$work/$2"
 }
 close_to() { # close_to A B LIMIT
     d=$(difference "$1" "$2")
-    [ "$d" != bad ] || fail "$1 and $2 do not have 20 losses each: $(cat "$work/$1" "$work/$2")"
+    [ "$d" != bad ] || fail "$1 and $2 do not have as many losses, 20 at least: $(cat "$work/$1" "$work/$2")"
     awk -v d="$d" -v limit="$3" 'BEGIN { exit !(d < limit) }'
 }
 
