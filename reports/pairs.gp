@@ -1,7 +1,7 @@
-# A matrix: one curve a sending rank (its name is the rank), x the receiving rank, y GB/s.
+# A matrix: one curve a sending rank (its name begins with the rank), x the receiving rank, y GB/s.
 set xlabel 'to rank' textcolor rgb '#2b333b'
 set ylabel 'from rank' textcolor rgb '#2b333b'
-row(i) = real(word(NAMES[i], 1))
+row(i) = real(substr(NAMES[i], 1, strstrt(NAMES[i].',', ',') - 1))
 LOWROW = row(1)
 HIGHROW = row(1)
 do for [i = 1:N] {

@@ -72,7 +72,7 @@ part() {
 rows() {
     local label=$1
     shift
-    "$program" export --db "$db" --format csv 2>/dev/null | awk -v label="$label" -v wanted="$(printf '%s\t' "$@")" '
+    "$program" export "$label" --db "$db" --format csv 2>/dev/null | awk -v label="$label" -v wanted="$(printf '%s\t' "$@")" '
         function fields(line,    n, c, i, quoted, text) {
             n = 1; text = ""; quoted = 0
             for (i = 1; i <= length(line); i++) {
@@ -84,6 +84,7 @@ rows() {
             field[n] = text
             return n
         }
+        { sub(/\r$/, "") }
         NR == 1 { n = fields($0); for (i = 1; i <= n; i++) place[field[i]] = i; w = split(wanted, want, "\t") - 1; next }
         { fields($0)
           if (field[place["label"]] != label || field[place["state"]] != "ok") next
@@ -179,8 +180,9 @@ for part in kernels-gpt2 kernels-llama; do
 done
 for part in step-gpt2-124m:40 step-llama3-1b:50; do
     label=${part%:*}
-    IFS=$'\t' read -r mfu sheet tokens ms overhead unattributed dropped < <(rows "$label" 'mfu [%]' 'mfu_datasheet [%]' \
-        'tokens_per_s [tokens/s]' 'step [ms]' 'capture_overhead [%]' fact.capture_unattributed fact.capture_dropped)
+    # Another separator than the tab, of which several in a row would count as one.
+    IFS=$'\037' read -r mfu sheet tokens ms overhead unattributed dropped < <(rows "$label" 'mfu [%]' 'mfu_datasheet [%]' \
+        'tokens_per_s [tokens/s]' 'step [ms]' 'capture_overhead [%]' fact.capture_unattributed fact.capture_dropped | tr '\t' '\037')
     say "    $label: ${tokens:-n/a} tokens/s, recorded step ${ms:-n/a} ms (+${overhead:-n/a} %), MFU ${mfu:-n/a} % of the" \
         "measured product, ${sheet:-n/a} % of the data sheet; $unattributed kernels without a unit, $dropped records dropped"
     floor "$label MFU" "$mfu" "${part#*:}"
