@@ -17,12 +17,6 @@ test_packages="g++ busybox-static libcmocka-dev libgsl-dev iproute2 procps local
 thread_tests="conformance.local unit.algorithms unit.device unit.prefetch unit.runner unit.trace unit.trainer
 unit.world_local"
 
-# Tests of the host's kernels, models and steps that also run on simulated GPUs, unchanged.
-device_tests="unit.kernels_attention unit.kernels_attention_parts unit.kernels_elementwise unit.kernels_embedding
-unit.kernels_loss unit.kernels_matmul unit.kernels_moe unit.kernels_norm unit.kernels_optimizer unit.kernels_rotary
-unit.kernels_shapes unit.model unit.model_modes unit.trainer conformance.model_reference golden.step_golden
-mpi.step_curves"
-
 usage() {
     cat <<'END'
 usage: sh bootstrap.sh COMMAND
@@ -207,10 +201,9 @@ run_gpu_tests() {
     fi
     build "$source_dir/build-sim" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=sim
     run_tests "simulated GPUs" "$source_dir/build-sim" -L simcuda -LE slow -j "$(jobs_here)"
-    PTB_TEST_DEVICE=cuda
-    export PTB_TEST_DEVICE
-    run_tests "the host's tests on simulated GPUs" "$source_dir/build-sim" -R "$(as_pattern "$device_tests")" -j "$(jobs_here)"
-    unset PTB_TEST_DEVICE
+    # Tests of the host that run a second time there (tests/CMakeLists.txt), and those of the GPU's own units.
+    run_tests "units, models and steps on simulated GPUs" "$source_dir/build-sim" -LE slow -j "$(jobs_here)" \
+        -R '(\.cuda|^unit\.(device_cuda|device_graph|device_local|links|backends|nccl_profiler_abi|topology))$'
     if [ ! -x "$cuda/bin/nvcc" ]; then
         say "skipped: $cuda has no nvcc, so nothing was built for real GPUs"
         skipped=$((skipped + 1))
