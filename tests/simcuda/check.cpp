@@ -276,14 +276,23 @@ SIM_HOOK(void, write_range, void *at, size_t bytes)
     sim_check_access(at, bytes, true, false);
 }
 
+// The device reaches 2, 4, 8 or 16 bytes at once only at multiples of them.
+static void check_whole(const void *at, size_t bytes, bool writes)
+{
+    if ((uintptr_t)at % bytes && sim_kernel_name())
+        sim_abort_grid(cudaErrorMisalignedAddress, "%s %zu bytes at %p: misaligned",
+                       writes ? "writes" : "reads", bytes, at);
+    sim_check_access(at, bytes, writes, false);
+}
+
 #define SIM_HOOKS(n)                                                                                         \
     SIM_HOOK(void, read##n, void *at)                                                                        \
     {                                                                                                        \
-        sim_check_access(at, n, false, false);                                                               \
+        check_whole(at, n, false);                                                                           \
     }                                                                                                        \
     SIM_HOOK(void, write##n, void *at)                                                                       \
     {                                                                                                        \
-        sim_check_access(at, n, true, false);                                                                \
+        check_whole(at, n, true);                                                                            \
     }                                                                                                        \
     SIM_HOOK(void, unaligned_read##n, void *at)                                                              \
     {                                                                                                        \

@@ -67,6 +67,10 @@ __global__ void reads_global(float *to, const float4 *from, long at)
     const float4 of = from[at];
     *to = of.x + of.w;
 }
+__global__ void copies_global(float4 *to, const float *from)
+{
+    *to = *(const float4 *)from;
+}
 __global__ void writes_dynamic(long at)
 {
     PTB_DYNAMIC_SHARED(char, bytes);
@@ -114,7 +118,7 @@ float *zeros(size_t count)
 }
 
 typedef cudaError_t scenario(void);
-enum { FINE, RACE = 90, ILLEGAL };
+enum { FINE, RACE = 90, ILLEGAL, MISALIGNED };
 
 // What became of a scenario, which runs in a process of its own.
 int run(scenario *of)
@@ -124,10 +128,11 @@ int run(scenario *of)
         alarm(120);
         const cudaError_t launched = of();
         const cudaError_t ran = cudaStreamSynchronize(NULL);
-        _exit(launched                         ? 101
-              : ran == cudaErrorIllegalAddress ? ILLEGAL
-              : ran == cudaErrorLaunchFailure  ? RACE
-                                               : ran);
+        _exit(launched                            ? 101
+              : ran == cudaErrorIllegalAddress    ? ILLEGAL
+              : ran == cudaErrorLaunchFailure     ? RACE
+              : ran == cudaErrorMisalignedAddress ? MISALIGNED
+                                                  : ran);
     }
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -150,6 +155,10 @@ template <int AT> cudaError_t global_write(void)
 template <int AT> cudaError_t global_read(void)
 {
     return PTB_LAUNCH(reads_global, 1, 1, 0, NULL, zeros(1), (const float4 *)zeros(10), AT);
+}
+template <int AT> cudaError_t global_copy(void)
+{
+    return PTB_LAUNCH(copies_global, 1, 1, 0, NULL, (float4 *)zeros(4), zeros(10) + AT);
 }
 template <int AT> cudaError_t pinned_write(void)
 {
@@ -196,6 +205,8 @@ static void bounds(void **)
     assert_int_equal(run(global_write<-1>), ILLEGAL);
     assert_int_equal(run(global_read<1>), FINE);
     assert_int_equal(run(global_read<2>), ILLEGAL); // its second half is beyond the end
+    assert_int_equal(run(global_copy<4>), FINE);
+    assert_int_equal(run(global_copy<3>), MISALIGNED);
     assert_int_equal(run(pinned_write<9>), FINE);
     assert_int_equal(run(pinned_write<10>), ILLEGAL);
     assert_int_equal(run(dynamic_write<4>), FINE);

@@ -77,9 +77,9 @@ __global__ void read_at(float *to, const float *from, long at)
 {
     *to = from[at];
 }
-__global__ void write_vector(float4 *to)
+__global__ void copy_vector(float4 *to, const float4 *from)
 {
-    *to = make_float4(1, 2, 3, 4);
+    *to = *from;
 }
 __global__ void half_of_a_warp()
 {
@@ -179,7 +179,8 @@ static int misaligned(void)
 {
     char *memory;
     EXPECT_ERROR(cudaMalloc((void **)&memory, 64), cudaSuccess);
-    EXPECT_ERROR(PTB_LAUNCH(write_vector, 1, 1, 0, NULL, (float4 *)(memory + 4)), cudaSuccess);
+    EXPECT_ERROR(PTB_LAUNCH(copy_vector, 1, 1, 0, NULL, (float4 *)(memory + 4), (const float4 *)memory),
+                 cudaSuccess);
     return expect_end(cudaErrorMisalignedAddress);
 }
 
