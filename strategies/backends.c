@@ -60,7 +60,7 @@ ptb_status ptb_backends_kernels(const char *device, const char *name, const ptb_
 const char *ptb_backends_comm_device(const char *comm)
 {
     const ptb_comm_ops *ops = (const ptb_comm_ops *)ptb_registry_find(PTB_KIND_COMM, comm);
-    return ops && ops->device ? ops->device : "host";
+    return ops ? ptb_comm_device(ops) : "host";
 }
 
 ptb_status ptb_backends_comm(const char *device, const char **name)
@@ -80,11 +80,11 @@ ptb_status ptb_backends_comm(const char *device, const char **name)
 
 ptb_status ptb_backends_check_comm(const char *device, const char *comm)
 {
-    const char *own = ptb_backends_comm_device(comm);
-    if (strcmp(own, device) == 0)
+    const ptb_comm_ops *ops = (const ptb_comm_ops *)ptb_registry_find(PTB_KIND_COMM, comm);
+    char reason[PTB_REASON_BYTES] = "";
+    if (ptb_comm_moves(ops, device, reason))
         return PTB_OK;
-    ptb_error("--comm %s moves the memory of --device %s, not of --device %s; leave --comm out to get the "
-              "device's own",
-              comm, own, device);
+    ptb_error("--comm %s with --device %s: %s; leave --comm out to get the device's own", comm, device,
+              reason);
     return PTB_USAGE;
 }

@@ -361,6 +361,7 @@ static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_ste
         .comm = point->comm,
         .comm_config = {.algorithm = strcmp(point->algorithm, "auto") ? point->algorithm : NULL,
                         .transport = c->transport && *c->transport ? c->transport : NULL,
+                        .device = c->device,
                         .threads = true},
         .optimizer = ptb_step_optimizer(c, type),
         .type = type,
