@@ -4,7 +4,8 @@ built=$("$PTBENCH" version | awk '$1 == "gpu" { print $2 }')
 case $built in
 off)
     try 2 "$PTBENCH" run step --np 1 --device cuda --db none.db
-    has err "there is no device 'cuda'"
+    has err "built with the device host alone"
+    has err "-DPTB_GPU=cuda"
     ;;
 cuda)
     if [ -e /dev/nvidia0 ]; then

@@ -34,10 +34,10 @@ static void test_labels(void **state)
     check_label("all_reduce", "--op=sum", "op", "sum", "all_reduce comm=host bytes=1M");
     check_label("all_reduce", "--op=sum", "count", "262144", "all_reduce comm=host bytes=1M");
     check_label("all_reduce", "--op=sum", "ranks", "2", "all_reduce comm=host bytes=1M ranks=2");
-    check_label("step", "--layers=6", "data", "generator", "step bytes=1M");
-    check_label("step", "--micro-batches=4", "micro_batches", "4", "step bytes=1M micro_batches=4");
-    check_label("step", "--layers=6", "lr_warmup", "10", "step bytes=1M");
-    check_label("step", "--data=a.txt", "data", "a.txt", "step bytes=1M data=a.txt");
+    check_label("step", "--layers=6", "data", "generator", "step comm=host bytes=1M");
+    check_label("step", "--micro-batches=4", "micro_batches", "4", "step comm=host bytes=1M micro_batches=4");
+    check_label("step", "--layers=6", "lr_warmup", "10", "step comm=host bytes=1M");
+    check_label("step", "--data=a.txt", "data", "a.txt", "step comm=host bytes=1M data=a.txt");
 }
 
 static void check_outcome(const char *name, double value, const char *unit, size_t count, const char *want)
