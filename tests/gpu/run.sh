@@ -120,7 +120,7 @@ say "$gpus GPU(s)"
 
 one=(--np 1 --device cuda)
 big=256M small=1M
-gpt2=(--model gpt2-124m) gpt2_rows=4096 gpt2_batch=16 gpt2_steps=20
+gpt2=(--model gpt2-124m) gpt2_rows=4096 gpt2_batch=32 gpt2_steps=20
 llama=(--model llama3-1b --sequence 4096) llama_rows=4096 llama_batch=2 llama_steps=10
 moe=(--model deepseek-moe-16b --sequence 2048) moe_rows=2048
 if [ -n "$tiny" ]; then
