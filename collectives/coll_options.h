@@ -108,7 +108,7 @@ typedef struct {
      .type = PTB_OPT_LIST,                                                                                   \
      PTB_COLL_ROW(comm),                                                                                     \
      .help = "Communicators to sweep over: mpi (the MPI library's), host (ptbench's own), local (threads), " \
-             "nccl (GPUs; never run on real hardware); not given: mpi,host, or those that move the memory "  \
+             "nccl (GPUs; never run between real ones); not given: mpi,host, or those that move the memory " \
              "of the device that --device names"},                                                           \
         {.name = "transport",                                                                                \
          .type = PTB_OPT_STRING,                                                                             \

@@ -77,7 +77,7 @@ static void describe(ptb_comm *comm, const ptb_coll *call, ptb_params *facts)
 }
 
 static const ptb_comm_ops comm_nccl_ops = {
-    .plugin = {.name = "nccl", .summary = "NVIDIA's collectives between GPUs; never run on real hardware"},
+    .plugin = {.name = "nccl", .summary = "NVIDIA's collectives between GPUs; never run between real ones"},
     .device = "cuda",
     .open = open_comm,
     .close = close_comm,

@@ -182,7 +182,7 @@ static const ptb_device_ops cuda_ops = {
 #ifdef PTB_SIM
     .plugin = {"cuda", "a simulated GPU: this build has no real ones (PTB_GPU=sim)"},
 #else
-    .plugin = {"cuda", "NVIDIA GPUs, one process each (never run on real hardware)"},
+    .plugin = {"cuda", "NVIDIA GPUs, one process each"},
 #endif
     .open = cuda_open,
     .close = cuda_close,

@@ -98,7 +98,7 @@ static const ptb_opt step_opts[] = {
      "do "
      "anyway)"},
     {"graph", 'G', PTB_OPT_BOOL, FIELD(graph), "no", 0, 0, NULL, NULL,
-     "record the second step as a graph and replay it in every later one (GPUs; never run on real hardware)"},
+     "record the second step as a graph and replay it in every later one (GPUs)"},
     {"threads", 0, PTB_OPT_INT, FIELD(threads), "1", 1, 4096, NULL, NULL,
      "processor threads of a rank's kernels"},
 };

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts a program of a ptbench bundle: with the bundle's own loader, C library and libraries, so that nothing need be
-# installed and the machine's may be older. NVIDIA's libraries are the machine's: looked for in LD_LIBRARY_PATH, the
+# Starts a program of a ptbench bundle: with the bundle's own libraries, so that nothing need be installed, and with its
+# own loader and C library where the machine's are older. NVIDIA's libraries are the machine's: looked for in LD_LIBRARY_PATH, the
 # toolkit's folders and the Python packages that carry them.
 self=$(readlink -f "$0")
 root=$(dirname "$(dirname "$self")")
@@ -20,7 +20,19 @@ candidates() {
     done
 }
 
-path=$root/lib
+# The C library: the bundle's own, or the machine's where that is not older. Libraries of the machine may want theirs,
+# and a process can have only one.
+minor() { case $1 in 2.*) echo "${1#2.}" ;; *) echo 0 ;; esac; }
+path=$root/lib/libc:$root/lib
+for loader in "$root"/lib/libc/ld-linux-*; do :; done
+for theirs in /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1; do
+    [ -x "$theirs" ] || continue
+    version=$("$theirs" --version 2>/dev/null | sed -n '1s/.* version \([0-9]*\.[0-9]*\).*/\1/p')
+    if [ "$(minor "$version")" -ge "$(minor "$(cat "$root/lib/libc/version")")" ]; then
+        loader=$theirs
+        path=$root/lib
+    fi
+done
 missing=
 for library in $(cat "$root/lib/nvidia.needed"); do
     found=
@@ -50,6 +62,4 @@ export PMIX_INSTALL_PREFIX="$root/pmix" PMIX_LIBDIR="$root/pmix/lib" PMIX_PKGLIB
 export PMIX_PKGDATADIR="$root/pmix/share/pmix" OMPI_MCA_ess_singleton_isolated=1
 export PTBENCH_PROGRAM="$root/bin/ptbench" PATH="$root/bin:$PATH"
 command -v ssh >/dev/null || command -v rsh >/dev/null || export OMPI_MCA_plm=isolated # mpirun on this host alone
-for loader in "$root"/lib/ld-linux-*; do
-    exec "$loader" --library-path "$path" --argv0 "$name" "$root/libexec/$name" "$@"
-done
+exec "$loader" --library-path "$path" --argv0 "$name" "$root/libexec/$name" "$@"

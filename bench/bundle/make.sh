@@ -32,15 +32,26 @@ needs() {
 
 carry() { # FILE: its libraries into lib
     needs "$1" | while read -r soname file; do
-        is_nvidia "$soname" || [ -e "$root/lib/$soname" ] || cp -L "$file" "$root/lib/$soname"
+        folder=$root/lib
+        if is_libc "$soname"; then folder=$root/lib/libc; fi
+        is_nvidia "$soname" || [ -e "$folder/$soname" ] || cp -L "$file" "$folder/$soname"
     done
 }
 
 # Whether all of a module's libraries but its own MPI's are carried already.
 is_at_home() {
-    [ -z "$(needs "$1" | while read -r soname _; do [ -e "$root/lib/$soname" ] || echo "$soname"; done)" ]
+    [ -z "$(needs "$1" | while read -r soname _; do [ -e "$root/lib/$soname" ] || [ -e "$root/lib/libc/$soname" ] || echo "$soname"; done)" ]
 }
 
+# The loader and what belongs to it go into a folder of their own: the launcher leaves it out where the machine's is newer.
+is_libc() {
+    case $1 in
+    ld-linux* | libc.so* | libm.so* | libmvec.so* | libpthread.so* | libdl.so* | librt.so* | libresolv.so* | libutil.so* | libanl.so* | libnss_*) return 0 ;;
+    esac
+    return 1
+}
+
+mkdir -p "$root/lib/libc"
 cp "$program" "$root/libexec/ptbench"
 strip --strip-debug "$root/libexec/ptbench"
 carry "$program"
@@ -48,6 +59,7 @@ ldd "$program" | awk '{ print $1 }' | while read -r soname; do
     if is_nvidia "$soname"; then echo "$soname"; fi
 done | grep -v '^libcuda\.so' >"$root/lib/nvidia.needed" || true
 
+"$root"/lib/libc/ld-linux-* --version | sed -n '1s/.* version \([0-9]*\.[0-9]*\).*/\1/p' >"$root/lib/libc/version"
 mpirun=$(command -v mpirun) || fail "there is no mpirun on PATH to put into the bundle; install openmpi-bin"
 ompi_info=$(command -v ompi_info) || fail "there is no ompi_info on PATH; install openmpi-bin"
 cp -L "$(readlink -f "$mpirun")" "$root/libexec/mpirun"

@@ -24,7 +24,7 @@ PTB_KERNEL_LIST(X)
 #undef X
 
 static const ptb_kernels cuda_kernels = {
-    .plugin = {"cuda", "NVIDIA GPUs: cuBLASLt and ptbench's own kernels (never run on real hardware)"},
+    .plugin = {"cuda", "NVIDIA GPUs: cuBLASLt and ptbench's own kernels"},
     .device = "cuda",
 #define X(method, arguments) .method = method,
     PTB_KERNEL_LIST(X)
