@@ -256,12 +256,8 @@ static int split_colour(const char *split, const ptb_world *world, int rank)
         return 0;
     if (strcmp(split, "node") == 0)
         return world->host_of[rank];
-    if (strcmp(split, "across") == 0) {
-        int local = 0;
-        for (int r = 0; r < rank; r++)
-            local += world->host_of[r] == world->host_of[rank];
-        return local;
-    }
+    if (strcmp(split, "across") == 0)
+        return ptb_world_local_rank(world, rank);
     if (number && strncmp(split, "mod:", 4) == 0)
         return rank % (int)k;
     if (number && strncmp(split, "div:", 4) == 0)

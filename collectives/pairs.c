@@ -164,11 +164,7 @@ static bool is_paired(const ptb_world *w, const char *pairs, int from, int to)
         return to == (from + 1) % w->size;
     if (strcmp(pairs, "all") == 0)
         return true;
-    int local[2] = {0, 0}, rank[2] = {from, to};
-    for (int i = 0; i < 2; i++)
-        for (int r = 0; r < rank[i]; r++)
-            local[i] += w->host_of[r] == w->host_of[rank[i]];
-    return w->host_of[from] != w->host_of[to] && local[0] == local[1];
+    return w->host_of[from] != w->host_of[to] && ptb_world_local_rank(w, from) == ptb_world_local_rank(w, to);
 }
 
 static ptb_status add_point(ptb_bench_run *run, path_kind path, int from, int to, size_t bytes)
@@ -298,7 +294,7 @@ static ptb_status set_up(ptb_bench_run *run)
     void *made[4] = {NULL};
     if (run->ready)
         return PTB_OK;
-    PTB_TRY(ptb_device_open(run->device_name, world->local_rank, &run->device));
+    PTB_TRY(ptb_device_open_local(run->device_name, world, run->env.share_gpu, &run->device));
     PTB_TRY(ptb_stream_new(run->device, PTB_STREAM_CALLER, 0, &run->stream));
     for (int b = 0; b < 2; b++) {
         PTB_TRY(ptb_device_alloc(run->device, PTB_MEMORY_COMMUNICATION, run->capacity, &made[b]));
@@ -329,14 +325,6 @@ static bool is_mine(const ptb_bench_run *run)
     return run->env.world->rank == run->point->from;
 }
 
-static int local_rank_of(const ptb_world *w, int rank)
-{
-    int local = 0;
-    for (int r = 0; r < rank; r++)
-        local += w->host_of[r] == w->host_of[rank];
-    return local;
-}
-
 // Memory of the other device, on the rank that moves.
 static ptb_status use_peer(ptb_bench_run *run, char *reason)
 {
@@ -359,12 +347,12 @@ static ptb_status use_peer(ptb_bench_run *run, char *reason)
         return PTB_OK;
     void *memory = NULL;
     char why[PTB_PEER_REASON] = "";
-    ptb_status status = ops->alloc_peer(run->device, local_rank_of(w, p->to), p->bytes, why, &memory);
+    ptb_status status = ops->alloc_peer(run->device, ptb_world_local_rank(w, p->to), p->bytes, why, &memory);
     run->peer = memory;
     if (status != PTB_UNSUPPORTED)
         return status;
-    snprintf(reason, PTB_REASON_BYTES, "device %d cannot reach device %d: %s", local_rank_of(w, p->from),
-             local_rank_of(w, p->to), why);
+    snprintf(reason, PTB_REASON_BYTES, "device %d cannot reach device %d: %s",
+             ptb_world_local_rank(w, p->from), ptb_world_local_rank(w, p->to), why);
     return PTB_SKIPPED;
 }
 
@@ -481,7 +469,8 @@ static void pairs_facts(ptb_bench_run *run, ptb_params *facts)
 static void pairs_finish(ptb_bench_run *run)
 {
     if (run->peer)
-        run->device->ops->free_peer(run->device, local_rank_of(run->env.world, run->point->to), run->peer);
+        run->device->ops->free_peer(run->device, ptb_world_local_rank(run->env.world, run->point->to),
+                                    run->peer);
     run->peer = NULL;
     run->point = NULL;
 }

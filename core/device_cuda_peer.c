@@ -40,8 +40,12 @@ ptb_status ptb_cuda_alloc_peer(ptb_device *device, int index, size_t bytes, char
                  devices, devices == 1 ? "" : "s");
         return PTB_UNSUPPORTED;
     }
+    if (index == d->index) {
+        snprintf(reason, PTB_PEER_REASON, "both ranks have the same GPU");
+        return PTB_UNSUPPORTED;
+    }
     PTB_CUDA(cudaSetDevice(d->index));
-    cudaError_t error = index == d->index ? cudaSuccess : enable(d->index, index, reason);
+    cudaError_t error = enable(d->index, index, reason);
     if (error == cudaErrorPeerAccessUnsupported)
         return PTB_UNSUPPORTED;
     PTB_CUDA(error);

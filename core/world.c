@@ -7,6 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+int ptb_world_local_rank(const ptb_world *world, int rank)
+{
+    int local = 0;
+    for (int r = 0; r < rank; r++)
+        local += world->host_of[r] == world->host_of[rank];
+    return local;
+}
+
 ptb_status ptb_world_agree(ptb_world *world, ptb_status mine)
 {
     double worst = (double)mine;

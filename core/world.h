@@ -86,6 +86,8 @@ static inline void ptb_world_close(ptb_world *w)
         w->ops->close(w);
 }
 
+// Not collective: a rank's number among the ranks on its host.
+int ptb_world_local_rank(const ptb_world *world, int rank);
 // Agrees on a status: every rank returns the worst of all ranks' (largest enum value that is not OK), so that
 // all leave a case together. core/world.c.
 ptb_status ptb_world_agree(ptb_world *world, ptb_status mine);

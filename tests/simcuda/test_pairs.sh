@@ -13,4 +13,6 @@ has page/index.html "SIMULATED"
 # A rank that sees one GPU alone has no path to the others.
 CUDA_VISIBLE_DEVICES=0 try 0 "$PTBENCH" run pairs --np 2 --device cuda --share-gpu --paths peer,d2d --bytes 64K --max-time 20ms --db one.db
 has err "let every rank see all of its host's"
+has err "both ranks have the same GPU"
+has err "2 cases measured (0 wrong), 2 skipped"
 finish
