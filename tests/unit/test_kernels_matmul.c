@@ -33,7 +33,9 @@ static void array_free(array *a)
 
 // got is wanted rounded so many times to its type: each to half a unit in the last place of each element, and
 // what an f32 sum of `terms` products of normal numbers leaves: it wanders up to 4 sqrt(terms), and each of
-// the additions rounds at that size, the roundings wandering as well.
+// the additions rounds at that size, the roundings wandering as well. All of f32 together: 1e-6 of the norm,
+// or for a long depth twice what one running sum leaves (its k-th addition rounds sqrt(k) to 2^-24 / sqrt(3),
+// the squares of which add to terms^2 2^-48 / 6, beside sqrt(terms)).
 static void assert_rounded(const array *got, const double *wanted, size_t terms, int times)
 {
     double half = times * ldexp(1, -ptb_dtype_significant_bits(got->type)), distance = 0, norm = 0;
@@ -46,7 +48,8 @@ static void assert_rounded(const array *got, const double *wanted, size_t terms,
         distance += (value - wanted[i]) * (value - wanted[i]);
         norm += wanted[i] * wanted[i];
     }
-    if (got->type == PTB_F32 && !(distance <= 1e-12 * norm))
+    double relative = fmax(1e-6, 2 * sqrt((double)terms / 6) * ldexp(1, -24));
+    if (got->type == PTB_F32 && !(distance <= relative * relative * norm))
         fail_msg("relative distance %g over %zu elements", sqrt(distance / norm), got->count);
 }
 
