@@ -184,7 +184,7 @@ run_tests() {
 
 as_pattern() { echo "^($(echo "$1" | tr '\n' ' ' | sed 's/ *$//; s/\./\\./g; s/  */|/g'))\$"; }
 
-# The toolkit's headers are what the simulated GPUs need, nvcc and NVIDIA's libraries what real ones do.
+# The toolkit's headers are what the simulated GPUs need, nvcc what real ones do.
 find_cuda() {
     for cuda in "${CUDA_HOME:-}" /usr/local/cuda /opt/cuda; do
         [ -n "$cuda" ] && [ -e "$cuda/include/cuda_runtime.h" ] && [ -e "$cuda/include/nccl.h" -o -e /usr/include/nccl.h ] && return
@@ -211,7 +211,7 @@ run_gpu_tests() {
     fi
     targets=ptbench
     build "$source_dir/build-cuda" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=cuda
-    run_tests "real GPUs, built and without one" "$source_dir/build-cuda" -R '^mpi\.no_gpu$'
+    run_tests "real GPUs, built and without one" "$source_dir/build-cuda" -R '^mpi\.(no_gpu|bundle)$'
 }
 
 run_all_tests() {

@@ -45,6 +45,8 @@ static ptb_status open_comm(ptb_world *world, const ptb_comm_config *config, ptb
     c->gpu_direct = config->gpu_direct;
     ptb_status status = ptb_nccl_choose(world, config, &c->choice);
     if (status == PTB_OK)
+        status = ptb_nccl_start(c);
+    if (status == PTB_OK)
         status = ptb_nccl_init(c, config);
     if (status == PTB_OK)
         status = PTB_NCCL_CUDA(cudaMalloc((void **)&c->flag, sizeof *c->flag));

@@ -1,15 +1,15 @@
-// What the files of the `nccl` communicator share: comm_nccl.c (the communicator), comm_nccl_init.c (making
-// and ending NCCL's communicator), comm_nccl_calls.c (collectives and messages), comm_nccl_choice.c
-// (algorithm, protocol and channels: asked and run), comm_nccl_memory.c (registered buffers). NCCL 2.19 and
-// later. Never run on real hardware.
+// What the files of the `nccl` communicator share: comm_nccl.c (the communicator), comm_nccl_api.c (NCCL's
+// functions), comm_nccl_init.c (making and ending NCCL's communicator), comm_nccl_calls.c (collectives and
+// messages), comm_nccl_choice.c (algorithm, protocol and channels: asked and run), comm_nccl_memory.c
+// (registered buffers). NCCL 2.19 and later. Never run on real hardware.
 #ifndef PTB_COLLECTIVES_COMM_NCCL_H
 #define PTB_COLLECTIVES_COMM_NCCL_H
 
 #include "collectives/comm.h"
+#include "collectives/comm_nccl_api.h"
 #include "profiler/nccl_profiler.h"
 
 #include <cuda_runtime_api.h>
-#include <nccl.h>
 
 enum {
     PTB_NCCL_STREAMS = 8,   // that one communicator is used on
@@ -50,6 +50,7 @@ typedef struct {
 
 struct ptb_comm_nccl {
     ptb_comm comm;
+    const ptb_nccl_api *api;
     ncclComm_t nccl; // NULL: aborted or never made
     int index;       // CUDA's number of the device
     int version;     // of the library that runs
@@ -71,11 +72,15 @@ struct ptb_comm_nccl {
     ptb_nccl_seen *last_seen;
 };
 
+// NCCL loaded on every rank, its version checked; c->api and c->version are set. UNSUPPORTED, logged once a
+// host, where it cannot be had.
+ptb_status ptb_nccl_start(ptb_comm_nccl *c);
 // OK for ncclSuccess. Anything else is logged with the call, file:line, NCCL's text and what to try, and
 // becomes LOST (a peer is gone), UNSUPPORTED (NCCL cannot do this here), NO_MEMORY or SYSTEM. nccl may be
 // NULL.
 ptb_status ptb_nccl_check(ncclResult_t result, ncclComm_t nccl, const char *call, const char *file, int line);
-#define PTB_NCCL(nccl, call) ptb_nccl_check((call), (nccl), #call, __FILE__, __LINE__)
+#define PTB_NCCL(c, nccl, name, ...)                                                                         \
+    ptb_nccl_check((c)->api->name(__VA_ARGS__), (nccl), "nccl" #name, __FILE__, __LINE__)
 // The same for the CUDA runtime.
 #define PTB_NCCL_CUDA(call) ptb_cuda_check((int)(call), #call, __FILE__, __LINE__)
 

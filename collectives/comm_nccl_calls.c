@@ -45,7 +45,7 @@ static ptb_status look(ptb_stream_watch *watch, int64_t waited_ns)
     char text[128];
     if (!c->nccl)
         return PTB_LOST;
-    ncclResult_t result = ncclCommGetAsyncError(c->nccl, &state);
+    ncclResult_t result = c->api->CommGetAsyncError(c->nccl, &state);
     if (result != ncclSuccess)
         state = result;
     if (state != ncclSuccess && state != ncclInProgress) {
@@ -127,8 +127,8 @@ static ncclResult_t gather_parts(const ptb_comm_nccl *c, const ptb_coll *call, c
         ptb_range block = ptb_block(call->count, n, r);
         char *to = part(call, call->recv, block.first);
         if (block.count)
-            result = ncclBroadcast(r == c->comm.rank ? call->send : to, to, block.count, types[call->dtype],
-                                   r, c->nccl, stream);
+            result = c->api->Broadcast(r == c->comm.rank ? call->send : to, to, block.count,
+                                       types[call->dtype], r, c->nccl, stream);
     }
     return result;
 }
@@ -140,8 +140,9 @@ static ncclResult_t reduce_parts(const ptb_comm_nccl *c, const ptb_coll *call, c
     for (int r = 0; r < n && result == ncclSuccess; r++) {
         ptb_range block = ptb_block(call->count, n, r);
         if (block.count)
-            result = ncclReduce(part(call, call->send, block.first), r == c->comm.rank ? call->recv : NULL,
-                                block.count, types[call->dtype], ops[call->op], r, c->nccl, stream);
+            result =
+                c->api->Reduce(part(call, call->send, block.first), r == c->comm.rank ? call->recv : NULL,
+                               block.count, types[call->dtype], ops[call->op], r, c->nccl, stream);
     }
     return result;
 }
@@ -160,9 +161,9 @@ static ncclResult_t exchange(const ptb_comm_nccl *c, const ptb_coll *call, cudaS
         size_t recv_first = lists ? call->recv_first[p] : (size_t)p * mine;
         size_t recv_count = lists ? call->recv_counts[p] : mine;
         if (send_count)
-            result = ncclSend(part(call, call->send, send_first), send_count, type, p, c->nccl, stream);
+            result = c->api->Send(part(call, call->send, send_first), send_count, type, p, c->nccl, stream);
         if (recv_count && result == ncclSuccess)
-            result = ncclRecv(part(call, call->recv, recv_first), recv_count, type, p, c->nccl, stream);
+            result = c->api->Recv(part(call, call->recv, recv_first), recv_count, type, p, c->nccl, stream);
     }
     return result;
 }
@@ -181,13 +182,13 @@ static ncclResult_t rooted_parts(const ptb_comm_nccl *c, const ptb_coll *call, c
         char *at = part(call, whole, block.first);
         if (!block.count || (r == me && at == own))
             continue;
-        result = gather ? ncclRecv(at, block.count, type, r, c->nccl, stream)
-                        : ncclSend(at, block.count, type, r, c->nccl, stream);
+        result = gather ? c->api->Recv(at, block.count, type, r, c->nccl, stream)
+                        : c->api->Send(at, block.count, type, r, c->nccl, stream);
     }
     bool in_place = root && own == part(call, whole, ptb_block(call->count, n, me).first);
     if (mine && !in_place && result == ncclSuccess)
-        result = gather ? ncclSend(own, mine, type, call->root, c->nccl, stream)
-                        : ncclRecv((void *)own, mine, type, call->root, c->nccl, stream);
+        result = gather ? c->api->Send(own, mine, type, call->root, c->nccl, stream)
+                        : c->api->Recv((void *)own, mine, type, call->root, c->nccl, stream);
     return result;
 }
 
@@ -195,26 +196,37 @@ typedef ncclResult_t parts_fn(const ptb_comm_nccl *c, const ptb_coll *call, cuda
 
 static ncclResult_t as_group(parts_fn *fn, const ptb_comm_nccl *c, const ptb_coll *call, cudaStream_t stream)
 {
-    ncclResult_t result = ncclGroupStart();
+    ncclResult_t result = c->api->GroupStart();
     if (result != ncclSuccess)
         return result;
     result = fn(c, call, stream);
-    ncclResult_t end = ncclGroupEnd();
+    ncclResult_t end = c->api->GroupEnd();
     return result == ncclSuccess ? end : result;
 }
 
 // All-to-all, gather and scatter of equal parts are calls of NCCL from 2.28 on.
+static bool has_exchange_call(const ptb_comm_nccl *c, const ptb_coll *call)
+{
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+    return equal_parts(c, call) && c->api->AlltoAll && c->api->Gather && c->api->Scatter;
+#else
+    (void)c, (void)call;
+    return false;
+#endif
+}
+
 static ncclResult_t exchange_call(const ptb_comm_nccl *c, const ptb_coll *call, cudaStream_t stream)
 {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
     size_t each = call->count / (size_t)c->comm.size;
     ncclDataType_t type = types[call->dtype];
-    if (equal_parts(c, call) && call->kind == PTB_ALL_TO_ALL)
-        return ncclAlltoAll(call->send, call->recv, each, type, c->nccl, stream);
-    if (equal_parts(c, call) && call->kind == PTB_GATHER)
-        return ncclGather(call->send, call->recv, each, type, call->root, c->nccl, stream);
-    if (equal_parts(c, call) && call->kind == PTB_SCATTER)
-        return ncclScatter(call->send, call->recv, each, type, call->root, c->nccl, stream);
+    bool has_call = has_exchange_call(c, call);
+    if (has_call && call->kind == PTB_ALL_TO_ALL)
+        return c->api->AlltoAll(call->send, call->recv, each, type, c->nccl, stream);
+    if (has_call && call->kind == PTB_GATHER)
+        return c->api->Gather(call->send, call->recv, each, type, call->root, c->nccl, stream);
+    if (has_call && call->kind == PTB_SCATTER)
+        return c->api->Scatter(call->send, call->recv, each, type, call->root, c->nccl, stream);
 #endif
     bool rooted = call->kind == PTB_GATHER || call->kind == PTB_SCATTER;
     return as_group(rooted ? rooted_parts : exchange, c, call, stream);
@@ -229,23 +241,23 @@ static ncclResult_t issue(const ptb_comm_nccl *c, const ptb_coll *call, cudaStre
         return ncclSuccess;
     switch (call->kind) {
     case PTB_ALL_REDUCE:
-        return ncclAllReduce(call->send, call->recv, call->count, type, ops[call->op], c->nccl, stream);
+        return c->api->AllReduce(call->send, call->recv, call->count, type, ops[call->op], c->nccl, stream);
     case PTB_ALL_GATHER:
         return equal_parts(c, call)
-                   ? ncclAllGather(call->send, call->recv, call->count / n, type, c->nccl, stream)
+                   ? c->api->AllGather(call->send, call->recv, call->count / n, type, c->nccl, stream)
                    : as_group(gather_parts, c, call, stream);
     case PTB_REDUCE_SCATTER:
-        return equal_parts(c, call) ? ncclReduceScatter(call->send, call->recv, call->count / n, type,
-                                                        ops[call->op], c->nccl, stream)
+        return equal_parts(c, call) ? c->api->ReduceScatter(call->send, call->recv, call->count / n, type,
+                                                            ops[call->op], c->nccl, stream)
                                     : as_group(reduce_parts, c, call, stream);
     case PTB_BROADCAST:
-        return ncclBroadcast(root ? call->send : call->recv, call->recv, call->count, type, call->root,
-                             c->nccl, stream);
+        return c->api->Broadcast(root ? call->send : call->recv, call->recv, call->count, type, call->root,
+                                 c->nccl, stream);
     case PTB_REDUCE:
-        return ncclReduce(call->send, root ? call->recv : NULL, call->count, type, ops[call->op], call->root,
-                          c->nccl, stream);
+        return c->api->Reduce(call->send, root ? call->recv : NULL, call->count, type, ops[call->op],
+                              call->root, c->nccl, stream);
     case PTB_BARRIER:
-        return ncclAllReduce(c->flag, c->flag, 1, ncclInt32, ncclSum, c->nccl, stream);
+        return c->api->AllReduce(c->flag, c->flag, 1, ncclInt32, ncclSum, c->nccl, stream);
     default:
         return exchange_call(c, call, stream);
     }
@@ -253,7 +265,7 @@ static ncclResult_t issue(const ptb_comm_nccl *c, const ptb_coll *call, cudaStre
 
 const char *ptb_nccl_call_name(const ptb_comm_nccl *c, const ptb_coll *call)
 {
-    bool equal = equal_parts(c, call), native = equal && NCCL_VERSION_CODE >= 22800;
+    bool equal = equal_parts(c, call), native = has_exchange_call(c, call);
     switch (call->kind) {
     case PTB_ALL_REDUCE:
         return "ncclAllReduce";
@@ -341,7 +353,7 @@ ptb_status ptb_nccl_group_begin(ptb_comm *comm)
     ptb_comm_nccl *c = (ptb_comm_nccl *)comm;
     if (!c->nccl)
         return PTB_LOST;
-    PTB_TRY(PTB_NCCL(c->nccl, ncclGroupStart()));
+    PTB_TRY(PTB_NCCL(c, c->nccl, GroupStart));
     c->depth++;
     return PTB_OK;
 }
@@ -351,7 +363,7 @@ ptb_status ptb_nccl_group_end(ptb_comm *comm, ptb_stream *stream)
     (void)stream; // NCCL knows the stream of each call
     ptb_comm_nccl *c = (ptb_comm_nccl *)comm;
     c->depth--;
-    ptb_status status = PTB_NCCL(c->nccl, ncclGroupEnd());
+    ptb_status status = PTB_NCCL(c, c->nccl, GroupEnd);
     if (c->depth == 0 && c->group_recorded) {
         c->group_recorded = false;
         if (c->watched)
@@ -373,8 +385,8 @@ static ptb_status message(ptb_comm_nccl *c, const void *send, void *recv, size_t
     c->calls++;
     if (record)
         ptb_nccl_profiler_begin(c->watched);
-    ncclResult_t result = send ? ncclSend(send, count, types[dtype], peer, c->nccl, cuda)
-                               : ncclRecv(recv, count, types[dtype], peer, c->nccl, cuda);
+    ncclResult_t result = send ? c->api->Send(send, count, types[dtype], peer, c->nccl, cuda)
+                               : c->api->Recv(recv, count, types[dtype], peer, c->nccl, cuda);
     if (record && c->depth > 0)
         c->group_recorded = true;
     else if (record)
@@ -407,17 +419,17 @@ static bool probe(ptb_comm_nccl *c, const ptb_coll *call, char *reason)
 {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0)
     ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
-    if (c->version < 22200 || c->comm.size == 1 || ncclGroupStart() != ncclSuccess)
+    if (!c->api->GroupSimulateEnd || c->comm.size == 1 || c->api->GroupStart() != ncclSuccess)
         return true;
     ncclResult_t result = issue(c, call, NULL);
-    ncclResult_t end = ncclGroupSimulateEnd(&info);
+    ncclResult_t end = c->api->GroupSimulateEnd(&info);
     if (result == ncclSuccess)
         result = end;
     if (result != ncclInvalidUsage)
         return true;
-    const char *last = ncclGetLastError(c->nccl);
+    const char *last = c->api->GetLastError(c->nccl);
     snprintf(reason, PTB_REASON_BYTES, "NCCL cannot run %s for this %s here: %.200s", c->choice.name,
-             ptb_coll_name(call->kind), last && *last ? last : ncclGetErrorString(result));
+             ptb_coll_name(call->kind), last && *last ? last : c->api->GetErrorString(result));
     return false;
 #else
     (void)c, (void)call, (void)reason;

@@ -249,6 +249,8 @@ void ptb_nccl_describe_library(const ptb_comm_nccl *c, ptb_params *facts)
     char text[104] = "";
     size_t at = 0;
     ptb_params_set(facts, "nccl", "%d.%d.%d", c->version / 10000, c->version / 100 % 100, c->version % 100);
+    if (*ptb_nccl_lacks())
+        ptb_params_set(facts, "nccl_lacks", "%s", ptb_nccl_lacks());
     dl_iterate_phdr(note_plugin, &found);
     ptb_params_set(facts, "nccl_net", "%s", found.network);
     ptb_params_set(facts, "nccl_tuner", "%s", found.tuner);

@@ -43,8 +43,9 @@ ptb_status ptb_nccl_check(ncclResult_t result, ncclComm_t nccl, const char *call
 {
     if (__builtin_expect(result == ncclSuccess, 1))
         return PTB_OK;
-    const char *last = ncclGetLastError(nccl);
-    ptb_error("%s failed (%s:%d): %s%s%s. %s", call, file, line, ncclGetErrorString(result),
+    const ptb_nccl_api *api = ptb_nccl_functions();
+    const char *last = api->GetLastError(nccl);
+    ptb_error("%s failed (%s:%d): %s%s%s. %s", call, file, line, api->GetErrorString(result),
               last && *last ? ": " : "", last ? last : "", advice(result));
     switch (result) {
     case ncclRemoteError:
@@ -66,6 +67,7 @@ typedef struct {
     pthread_cond_t changed;
     atomic_int users;
     bool done;
+    const ptb_nccl_api *api;
     int index, size, rank;
     ncclUniqueId id;
     ncclConfig_t config;
@@ -89,7 +91,7 @@ static void *init_thread(void *arg)
     ncclComm_t nccl = NULL;
     ncclResult_t result = ncclUnhandledCudaError;
     if (cudaSetDevice(job->index) == cudaSuccess)
-        result = ncclCommInitRankConfig(&nccl, job->size, job->id, job->rank, &job->config);
+        result = job->api->CommInitRankConfig(&nccl, job->size, job->id, job->rank, &job->config);
     pthread_mutex_lock(&job->mutex);
     job->nccl = nccl;
     job->result = result;
@@ -112,6 +114,7 @@ static init_job *job_new(const ptb_comm_nccl *c, const ncclUniqueId *id)
     pthread_condattr_destroy(&attributes);
     pthread_mutex_init(&job->mutex, NULL);
     atomic_init(&job->users, 2);
+    job->api = c->api;
     job->index = c->index;
     job->size = c->comm.size;
     job->rank = c->comm.rank;
@@ -220,7 +223,7 @@ static ptb_status share_id(const ptb_comm_nccl *c, ncclUniqueId *id)
         ncclUniqueId id;
     } shared = {.result = ncclSuccess};
     if (c->comm.rank == 0)
-        shared.result = ncclGetUniqueId(&shared.id);
+        shared.result = c->api->GetUniqueId(&shared.id);
     PTB_TRY(ptb_world_broadcast(c->comm.world, 0, &shared, sizeof shared));
     if (shared.result != ncclSuccess && c->comm.rank != 0)
         return PTB_SYSTEM; // rank 0 says why
@@ -228,15 +231,37 @@ static ptb_status share_id(const ptb_comm_nccl *c, ncclUniqueId *id)
     return ptb_nccl_check((ncclResult_t)shared.result, NULL, "ncclGetUniqueId", __FILE__, __LINE__);
 }
 
+// One process of a host says what the host lacks, for all of them.
+static ptb_status load(ptb_comm_nccl *c)
+{
+    ptb_text why = PTB_TEXT_INIT;
+    ptb_status status = ptb_nccl_load(&why);
+    if (status == PTB_OK) {
+        c->api = ptb_nccl_functions();
+        status = PTB_NCCL(c, NULL, GetVersion, &c->version);
+    } else if (c->comm.world->local_rank == 0) {
+        ptb_error("%s", ptb_text_string(&why));
+    }
+    if (status == PTB_OK && c->version < PTB_NCCL_OLDEST) {
+        if (c->comm.world->local_rank == 0)
+            ptb_error("NCCL %d.%d.%d (%s) is too old: 2.19 or later is needed; put a newer one first on "
+                      "LD_LIBRARY_PATH",
+                      c->version / 10000, c->version / 100 % 100, c->version % 100, ptb_nccl_path());
+        status = PTB_UNSUPPORTED;
+    }
+    ptb_text_release(&why);
+    return status;
+}
+
+ptb_status ptb_nccl_start(ptb_comm_nccl *c)
+{
+    return ptb_world_agree(c->comm.world, load(c));
+}
+
 ptb_status ptb_nccl_init(ptb_comm_nccl *c, const ptb_comm_config *config)
 {
     static atomic_uint made; // so that each communicator has a name of its own
     ncclUniqueId id;
-    PTB_TRY(ptb_nccl_check(ncclGetVersion(&c->version), NULL, "ncclGetVersion", __FILE__, __LINE__));
-    if (c->version < PTB_NCCL_OLDEST) {
-        ptb_error("NCCL %d is too old: 2.19 or later is needed", c->version);
-        return PTB_UNSUPPORTED;
-    }
     PTB_TRY(PTB_NCCL_CUDA(cudaGetDevice(&c->index)));
     PTB_TRY(check_devices(c));
     PTB_TRY(ptb_world_agree(c->comm.world, ptb_nccl_gpu_direct(config->gpu_direct)));
@@ -261,7 +286,7 @@ void ptb_nccl_abort(ptb_comm_nccl *c)
     c->nccl = NULL;
     c->watched = NULL;
     if (nccl)
-        ncclCommAbort(nccl);
+        c->api->CommAbort(nccl);
 }
 
 void ptb_nccl_finish(ptb_comm_nccl *c)
@@ -269,13 +294,13 @@ void ptb_nccl_finish(ptb_comm_nccl *c)
     ncclResult_t state = ncclSuccess;
     if (!c->nccl)
         return;
-    if (ncclCommGetAsyncError(c->nccl, &state) != ncclSuccess || state != ncclSuccess) {
+    if (c->api->CommGetAsyncError(c->nccl, &state) != ncclSuccess || state != ncclSuccess) {
         ptb_nccl_abort(c);
         return;
     }
     ncclComm_t nccl = c->nccl;
     c->nccl = NULL;
     c->watched = NULL;
-    if (PTB_NCCL(nccl, ncclCommFinalize(nccl)) == PTB_OK)
-        PTB_NCCL(NULL, ncclCommDestroy(nccl));
+    if (PTB_NCCL(c, nccl, CommFinalize, nccl) == PTB_OK)
+        PTB_NCCL(c, NULL, CommDestroy, nccl);
 }

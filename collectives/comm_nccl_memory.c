@@ -9,12 +9,12 @@
 static void release(const ptb_comm_nccl *c, ptb_nccl_memory *entry)
 {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    if (entry->window && c->nccl)
-        (void)PTB_NCCL(c->nccl, ncclCommWindowDeregister(c->nccl, (ncclWindow_t)entry->window));
+    if (entry->window && c->nccl && c->api->CommWindowDeregister)
+        (void)PTB_NCCL(c, c->nccl, CommWindowDeregister, c->nccl, (ncclWindow_t)entry->window);
 #endif
     if (entry->registration && c->nccl)
-        (void)PTB_NCCL(c->nccl, ncclCommDeregister(c->nccl, entry->registration));
-    (void)PTB_NCCL(c->nccl, ncclMemFree(entry->memory));
+        (void)PTB_NCCL(c, c->nccl, CommDeregister, c->nccl, entry->registration);
+    (void)PTB_NCCL(c, c->nccl, MemFree, entry->memory);
     free(entry);
 }
 
@@ -28,7 +28,7 @@ ptb_status ptb_nccl_alloc(ptb_comm *comm, size_t bytes, void **memory)
         return PTB_NO_MEMORY;
     }
     entry->bytes = (bytes + 4095) / 4096 * 4096; // windows are of whole pages
-    if (c->nccl && ncclMemAlloc(&entry->memory, entry->bytes ? entry->bytes : 4096) != ncclSuccess) {
+    if (c->nccl && c->api->MemAlloc(&entry->memory, entry->bytes ? entry->bytes : 4096) != ncclSuccess) {
         ptb_error("the GPU has no %zu bytes for a buffer that NCCL can register", bytes);
         cudaGetLastError(); // the error is said, and must not show at the next launch
         status = PTB_NO_MEMORY;
@@ -39,16 +39,17 @@ ptb_status ptb_nccl_alloc(ptb_comm *comm, size_t bytes, void **memory)
     // All ranks must come to a window, so they agree on having the memory first.
     ncclWindow_t window = NULL;
     status = ptb_world_agree(comm->world, status);
-    if (status == PTB_OK && ncclCommWindowRegister(c->nccl, entry->memory, entry->bytes, &window,
-                                                   NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess)
+    if (status == PTB_OK && c->api->CommWindowRegister &&
+        c->api->CommWindowRegister(c->nccl, entry->memory, entry->bytes, &window, NCCL_WIN_COLL_SYMMETRIC) ==
+            ncclSuccess)
         entry->window = window;
 #endif
     if (status == PTB_OK && !entry->window &&
-        ncclCommRegister(c->nccl, entry->memory, entry->bytes, &entry->registration) != ncclSuccess)
+        c->api->CommRegister(c->nccl, entry->memory, entry->bytes, &entry->registration) != ncclSuccess)
         entry->registration = NULL; // then it is private, and described so
     if (status != PTB_OK) {
         if (entry->memory)
-            (void)ncclMemFree(entry->memory);
+            (void)c->api->MemFree(entry->memory);
         free(entry);
         return status;
     }

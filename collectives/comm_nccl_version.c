@@ -1,10 +1,6 @@
-// For `ptbench doctor`: the NCCL that was found when this program started, and the one that it was built
-// with.
+// For `ptbench doctor`: the NCCL that is found, and the one that this program was built with.
+#include "collectives/comm_nccl.h"
 #include "core/machine.h"
-
-#include <nccl.h>
-
-enum { OLDEST = 21900 }; // what collectives/comm_nccl.c is written for
 
 // NCCL's code of a version: 22803 is 2.28.3.
 static void append_version(ptb_text *said, int code)
@@ -15,8 +11,10 @@ static void append_version(ptb_text *said, int code)
 static ptb_health check(ptb_text *said)
 {
     int found = 0;
-    if (ncclGetVersion(&found) != ncclSuccess) {
-        ptb_text_append(said, "NCCL does not tell its version: reinstall it");
+    if (ptb_nccl_load(said) != PTB_OK)
+        return PTB_HEALTH_WARNING;
+    if (ptb_nccl_functions()->GetVersion(&found) != ncclSuccess) {
+        ptb_text_printf(said, "NCCL does not tell its version: reinstall it (%s)", ptb_nccl_path());
         return PTB_HEALTH_WARNING;
     }
     ptb_text_append(said, "NCCL ");
@@ -24,17 +22,17 @@ static ptb_health check(ptb_text *said)
 #ifdef PTB_SIM
     ptb_text_append(said, ", SIMULATED");
 #endif
-    if (found == NCCL_VERSION_CODE)
-        return PTB_HEALTH_FINE;
-    ptb_text_append(said, " was found, and this program was built with ");
-    append_version(said, NCCL_VERSION_CODE);
-    if (found < NCCL_VERSION_CODE)
-        ptb_text_append(
-            said, "; an older library may lack functions: put the newer one first on LD_LIBRARY_PATH, or "
-                  "build with its header");
-    if (found < OLDEST)
-        ptb_text_append(said, "; from 2.19.0 on is needed");
-    return found < NCCL_VERSION_CODE ? PTB_HEALTH_WARNING : PTB_HEALTH_FINE;
+    ptb_text_printf(said, ", %s", ptb_nccl_path());
+    if (*ptb_nccl_lacks())
+        ptb_text_printf(said, "; it lacks %s, so what needs that is done another way or skipped",
+                        ptb_nccl_lacks());
+    if (found != NCCL_VERSION_CODE) {
+        ptb_text_append(said, "; this program was built with ");
+        append_version(said, NCCL_VERSION_CODE);
+    }
+    if (found < PTB_NCCL_OLDEST)
+        ptb_text_append(said, "; from 2.19.0 on is needed: put a newer one first on LD_LIBRARY_PATH");
+    return found < PTB_NCCL_OLDEST || *ptb_nccl_lacks() ? PTB_HEALTH_WARNING : PTB_HEALTH_FINE;
 }
 
 static const ptb_machine_part nccl_part = {

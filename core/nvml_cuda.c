@@ -1,4 +1,4 @@
-// Loads NVML. The simulated device's one is in the program itself.
+// Loads NVML.
 #include "core/nvml_cuda.h"
 
 #include <dlfcn.h>
@@ -51,15 +51,6 @@ static const struct {
 #undef RENAMED
 };
 
-static void *open_library(void)
-{
-#ifdef PTB_SIM
-    return dlopen(NULL, RTLD_NOW);
-#else
-    return dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-#endif
-}
-
 // Name of a function that the library lacks; NULL: all are there.
 static const char *find_functions(ptb_nvml *nvml)
 {
@@ -93,7 +84,7 @@ static const char *advice_for(int result)
 
 ptb_status ptb_nvml_open(ptb_nvml *nvml, ptb_text *why)
 {
-    *nvml = (ptb_nvml){.library = open_library()};
+    *nvml = (ptb_nvml){.library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)};
     if (!nvml->library) {
         ptb_text_append(why,
                         "the driver's library libnvidia-ml.so.1 is not there: install the NVIDIA driver, or "

@@ -41,7 +41,7 @@ struct ptb_capture {
     const ptb_capture_ops *ops;
     ptb_trace *trace;
     ptb_capture_stats stats;
-    char cannot[256]; // why nothing can be recorded; empty: it can
+    char cannot[1024]; // why nothing can be recorded; empty: it can
     bool recording;
     bool annotating; // another tool that watches this process wants the names of works
 };

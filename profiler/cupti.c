@@ -9,6 +9,7 @@
 //
 // Times are ptb_clock_ns: CUPTI takes them from a function of ours and fits the GPU's clock to it.
 #include "profiler/capture.h"
+#include "profiler/cupti_api.h"
 #include "profiler/cupti_buffers.h"
 #include "profiler/cupti_names.h"
 #include "profiler/nccl_profiler.h"
@@ -16,7 +17,6 @@
 #include "core/clock.h"
 #include "core/log.h"
 
-#include <cupti.h>
 #include <nvtx3/nvToolsExt.h>
 
 #include <stdio.h>
@@ -56,6 +56,7 @@ typedef struct {
 
 typedef struct {
     ptb_capture base;
+    const ptb_cupti_api *cupti;
     work *works;           // [WORKS]; numbers given out are one more than the place
     uint64_t count;        // works opened since start
     uint64_t open[NESTED]; // numbers, as CUPTI's stack of this thread has them
@@ -72,7 +73,7 @@ static ptb_status check(CUptiResult result, const char *call)
     if (result == CUPTI_SUCCESS)
         return PTB_OK;
     const char *text = "unknown error";
-    cuptiGetResultString(result, &text);
+    ptb_cupti_functions()->GetResultString(result, &text);
     ptb_error("CUPTI: %s: %s (%d)%s", call, text, (int)result,
               result == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES
                   ? "; the driver lets only administrators profile: load it with "
@@ -80,8 +81,6 @@ static ptb_status check(CUptiResult result, const char *call)
                   : "");
     return PTB_SYSTEM;
 }
-#define CUPTI(call) PTB_TRY(check(call, #call))
-
 static uint64_t now_ns(void)
 {
     return (uint64_t)ptb_clock_ns();
@@ -90,13 +89,20 @@ static uint64_t now_ns(void)
 // What keeps CUPTI from being used at all is no error of the run: it goes on without spans of the GPU.
 static bool is_usable(capture *c)
 {
-    CUptiResult result = cuptiActivityRegisterTimestampCallback(now_ns);
+    ptb_text why = PTB_TEXT_INIT;
+    ptb_status status = ptb_cupti_load(&why);
+    snprintf(c->base.cannot, sizeof c->base.cannot, "%s", ptb_text_string(&why));
+    ptb_text_release(&why);
+    if (status != PTB_OK)
+        return false;
+    c->cupti = ptb_cupti_functions();
+    CUptiResult result = c->cupti->ActivityRegisterTimestampCallback(now_ns);
     if (result == CUPTI_SUCCESS)
-        result = cuptiActivityRegisterCallbacks(ptb_cupti_buffer_wanted, ptb_cupti_buffer_full);
+        result = c->cupti->ActivityRegisterCallbacks(ptb_cupti_buffer_wanted, ptb_cupti_buffer_full);
     if (result == CUPTI_SUCCESS)
         return true;
     const char *text = "unknown error";
-    cuptiGetResultString(result, &text);
+    c->cupti->GetResultString(result, &text);
     snprintf(
         c->base.cannot, sizeof c->base.cannot,
         "CUPTI says: %s (%d); another profiler in this process (nsys, ncu, PyTorch) keeps it from being used",
@@ -156,7 +162,7 @@ static uint64_t cupti_open_work(ptb_capture *base, const ptb_span *span)
     uint64_t number = ++c->count;
     c->open[c->depth++] = number;
     if (base->recording)
-        cuptiActivityPushExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, number);
+        c->cupti->ActivityPushExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, number);
     return number;
 }
 
@@ -172,11 +178,11 @@ static void cupti_close_work(ptb_capture *base, uint64_t number)
         nvtxRangeEnd(c->works[number - 1].range);
     // CUPTI can only pop the last: those above go and come back.
     for (int i = c->depth; base->recording && i > place; i--)
-        cuptiActivityPopExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, NULL);
+        c->cupti->ActivityPopExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, NULL);
     memmove(&c->open[place], &c->open[place + 1], (size_t)(c->depth - place - 1) * sizeof *c->open);
     c->depth--;
     for (int i = place; base->recording && i < c->depth; i++)
-        cuptiActivityPushExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, c->open[i]);
+        c->cupti->ActivityPushExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, c->open[i]);
 }
 
 // ---- recording
@@ -188,7 +194,7 @@ static ptb_status cupti_start(ptb_capture *base)
     c->depth = 0;
     c->attribution_count = 0;
     for (c->enabled = 0; c->enabled < KINDS; c->enabled++)
-        CUPTI(cuptiActivityEnable(kinds[c->enabled]));
+        PTB_TRY(check(c->cupti->ActivityEnable(kinds[c->enabled]), "cuptiActivityEnable"));
     return ptb_nccl_profiler_start(NCCL_EVENTS);
 }
 
@@ -348,9 +354,9 @@ static ptb_status cupti_stop(ptb_capture *base)
     capture *c = (capture *)base;
     size_t dropped = 0;
     ptb_nccl_profiler_stop();
-    ptb_status status = check(cuptiActivityFlushAll(0), "cuptiActivityFlushAll");
+    ptb_status status = check(c->cupti->ActivityFlushAll(0), "cuptiActivityFlushAll");
     while (c->enabled > 0) {
-        ptb_status off = check(cuptiActivityDisable(kinds[--c->enabled]), "cuptiActivityDisable");
+        ptb_status off = check(c->cupti->ActivityDisable(kinds[--c->enabled]), "cuptiActivityDisable");
         status = status == PTB_OK ? off : status;
     }
     if (status == PTB_OK)

@@ -3,8 +3,7 @@
 #include "profiler/cupti_buffers.h"
 
 #include "core/log.h"
-
-#include <cupti.h>
+#include "profiler/cupti_api.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -98,7 +97,7 @@ void ptb_cupti_buffer_full(CUcontext context, uint32_t stream, uint8_t *memory, 
         return;
     buffer *b = (buffer *)(memory - HEADER);
     size_t dropped = 0;
-    if (cuptiActivityGetNumDroppedRecords(context, stream, &dropped) != CUPTI_SUCCESS)
+    if (ptb_cupti_functions()->ActivityGetNumDroppedRecords(context, stream, &dropped) != CUPTI_SUCCESS)
         dropped = 0;
     pthread_mutex_lock(&stock.lock);
     stock.dropped += dropped;
@@ -118,7 +117,8 @@ ptb_status ptb_cupti_buffers_read(ptb_cupti_read_fn *read, void *context)
 {
     for (buffer *b = stock.full; b; b = b->next) {
         CUpti_Activity *record = NULL;
-        while (cuptiActivityGetNextRecord(records_of(b), b->valid, &record) == CUPTI_SUCCESS)
+        while (ptb_cupti_functions()->ActivityGetNextRecord(records_of(b), b->valid, &record) ==
+               CUPTI_SUCCESS)
             PTB_TRY(read(context, record));
     }
     return PTB_OK;

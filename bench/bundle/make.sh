@@ -55,10 +55,9 @@ mkdir -p "$root/lib/libc"
 cp "$program" "$root/libexec/ptbench"
 strip --strip-debug "$root/libexec/ptbench"
 carry "$program"
-ldd "$program" | awk '{ print $1 }' | while read -r soname; do
-    if is_nvidia "$soname"; then echo "$soname"; fi
-done | grep -v '^libcuda\.so' >"$root/lib/nvidia.needed" || true
-
+for soname in $(ldd "$program" | awk '{ print $1 }'); do
+    if is_nvidia "$soname"; then fail "$program does not start without $soname, which a bundle must not carry"; fi
+done
 "$root"/lib/libc/ld-linux-* --version | sed -n '1s/.* version \([0-9]*\.[0-9]*\).*/\1/p' >"$root/lib/libc/version"
 mpirun=$(command -v mpirun) || fail "there is no mpirun on PATH to put into the bundle; install openmpi-bin"
 ompi_info=$(command -v ompi_info) || fail "there is no ompi_info on PATH; install openmpi-bin"
@@ -95,4 +94,4 @@ if [ -f "$source/tests/gpu/run.sh" ]; then install -m 755 "$source/tests/gpu/run
 cp "$source/LICENSE" "$root/"
 "$program" version >"$root/VERSION"
 tar -C "$work" -czf "$output" "$name"
-echo "bundle: $output, $(wc -c <"$output" | awk '{ printf "%.0f", $1 / 1e6 }') MB; needs of NVIDIA's: $(tr '\n' ' ' <"$root/lib/nvidia.needed")"
+echo "bundle: $output, $(wc -c <"$output" | awk '{ printf "%.0f", $1 / 1e6 }') MB"

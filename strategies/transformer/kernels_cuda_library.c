@@ -1,11 +1,11 @@
 // Products by cuBLASLt. A plan is a product with its descriptors and the algorithm chosen for it; plans are
 // kept with the stream, found again by the product's description and the alignment of its operands.
+#include "strategies/transformer/kernels_cuda_cublaslt.h"
 #include "strategies/transformer/kernels_cuda_internal.h"
 #include "strategies/transformer/kernels_cuda_product.h"
 
 #include "core/log.h"
 
-#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,27 +43,32 @@ typedef struct {
     size_t count, room;
 } library_state;
 
+static inline const ptb_cublaslt_api *lt(void)
+{
+    return ptb_cublaslt_functions();
+}
+
 static ptb_status check(cublasStatus_t status, const char *call, int line)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return PTB_OK;
-    ptb_error("%s failed at %s:%d: %s (%s)%s", call, __FILE__, line, cublasLtGetStatusName(status),
-              cublasLtGetStatusString(status),
+    ptb_error("%s failed at %s:%d: %s (%s)%s", call, __FILE__, line, lt()->GetStatusName(status),
+              lt()->GetStatusString(status),
               status == CUBLAS_STATUS_NOT_INITIALIZED
                   ? "; the CUDA driver or the device did not start: see `ptbench doctor`"
                   : "");
     return status == CUBLAS_STATUS_ALLOC_FAILED ? PTB_NO_MEMORY : PTB_SYSTEM;
 }
-#define LIBRARY(call) PTB_TRY(check((call), #call, __LINE__))
+#define LIBRARY(name, ...) PTB_TRY(check(lt()->name(__VA_ARGS__), "cublasLt" #name, __LINE__))
 
 // ---- the stream's state
 
 static void plan_release(plan *p)
 {
-    cublasLtMatrixLayoutDestroy(p->d);
-    cublasLtMatrixLayoutDestroy(p->b);
-    cublasLtMatrixLayoutDestroy(p->a);
-    cublasLtMatmulDescDestroy(p->description);
+    lt()->MatrixLayoutDestroy(p->d);
+    lt()->MatrixLayoutDestroy(p->b);
+    lt()->MatrixLayoutDestroy(p->a);
+    lt()->MatmulDescDestroy(p->description);
 }
 
 static void state_free(ptb_stream *stream, void *state)
@@ -78,9 +83,9 @@ static void state_free(ptb_stream *stream, void *state)
     if (s->begin)
         cudaEventDestroy(s->begin);
     if (s->preference)
-        cublasLtMatmulPreferenceDestroy(s->preference);
+        lt()->MatmulPreferenceDestroy(s->preference);
     if (s->handle)
-        cublasLtDestroy(s->handle);
+        lt()->Destroy(s->handle);
     free(s);
 }
 
@@ -98,11 +103,11 @@ static ptb_status preference_init(library_state *s)
 {
     uint64_t bytes = s->workspace_bytes;
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    LIBRARY(cublasLtMatmulPreferenceCreate(&s->preference));
-    LIBRARY(cublasLtMatmulPreferenceSetAttribute(s->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                 &bytes, sizeof bytes));
-    LIBRARY(cublasLtMatmulPreferenceSetAttribute(s->preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                                                 &reductions, sizeof reductions));
+    LIBRARY(MatmulPreferenceCreate, &s->preference);
+    LIBRARY(MatmulPreferenceSetAttribute, s->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
+            sizeof bytes);
+    LIBRARY(MatmulPreferenceSetAttribute, s->preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+            &reductions, sizeof reductions);
     return PTB_OK;
 }
 
@@ -125,10 +130,21 @@ static ptb_status read_search(const ptb_stream *stream, library_state *s)
     return PTB_OK;
 }
 
+static ptb_status load(void)
+{
+    ptb_text why = PTB_TEXT_INIT;
+    ptb_status status = ptb_cublaslt_load(&why);
+    if (status != PTB_OK)
+        ptb_error("%s", ptb_text_string(&why));
+    ptb_text_release(&why);
+    return status;
+}
+
 static ptb_status state_init(const ptb_stream *stream, library_state *s)
 {
+    PTB_TRY(load());
     PTB_TRY(read_search(stream, s));
-    LIBRARY(cublasLtCreate(&s->handle));
+    LIBRARY(Create, &s->handle);
     PTB_CUDA(cudaEventCreate(&s->begin));
     PTB_CUDA(cudaEventCreate(&s->end));
     s->workspace_bytes = ptb_cuda_stream_workspace(1);
@@ -238,7 +254,7 @@ static plan_key key_of(const ptb_library_product *product, const ptb_library_ope
 static ptb_status set_description(plan *p, cublasLtMatmulDescAttributes_t attribute, const void *value,
                                   size_t bytes)
 {
-    LIBRARY(cublasLtMatmulDescSetAttribute(p->description, attribute, value, bytes));
+    LIBRARY(MatmulDescSetAttribute, p->description, attribute, value, bytes);
     return PTB_OK;
 }
 #define DESCRIBE(p, attribute, value) PTB_TRY(set_description(p, attribute, &(value), sizeof(value)))
@@ -272,17 +288,17 @@ static ptb_status describe(plan *p)
     int32_t transpose_b = x->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     uint32_t epilogue = (uint32_t)epilogue_of(x->epilogue);
     int64_t matrix_stride = (int64_t)x->d_stride;
-    LIBRARY(cublasLtMatmulDescCreate(&p->description, compute, CUDA_R_32F));
+    LIBRARY(MatmulDescCreate, &p->description, compute, CUDA_R_32F);
     DESCRIBE(p, CUBLASLT_MATMUL_DESC_TRANSA, transpose_a);
     DESCRIBE(p, CUBLASLT_MATMUL_DESC_TRANSB, transpose_b);
     DESCRIBE(p, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
     if (has_matrix(x->epilogue))
         DESCRIBE(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, matrix_stride);
-    LIBRARY(cublasLtMatrixLayoutCreate(&p->a, data_type(x->type), x->transpose_a ? x->k : x->m,
-                                       x->transpose_a ? x->m : x->k, (int64_t)x->a_stride));
-    LIBRARY(cublasLtMatrixLayoutCreate(&p->b, data_type(x->type), x->transpose_b ? x->n : x->k,
-                                       x->transpose_b ? x->k : x->n, (int64_t)x->b_stride));
-    LIBRARY(cublasLtMatrixLayoutCreate(&p->d, data_type(x->out_type), x->m, x->n, (int64_t)x->d_stride));
+    LIBRARY(MatrixLayoutCreate, &p->a, data_type(x->type), x->transpose_a ? x->k : x->m,
+            x->transpose_a ? x->m : x->k, (int64_t)x->a_stride);
+    LIBRARY(MatrixLayoutCreate, &p->b, data_type(x->type), x->transpose_b ? x->n : x->k,
+            x->transpose_b ? x->k : x->n, (int64_t)x->b_stride);
+    LIBRARY(MatrixLayoutCreate, &p->d, data_type(x->out_type), x->m, x->n, (int64_t)x->d_stride);
     return PTB_OK;
 }
 
@@ -296,8 +312,8 @@ static ptb_status set_alignments(library_state *s, const plan_key *key)
                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key->align_c},
                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key->align_d}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        LIBRARY(cublasLtMatmulPreferenceSetAttribute(s->preference, all[i].attribute, &all[i].bytes,
-                                                     sizeof all[i].bytes));
+        LIBRARY(MatmulPreferenceSetAttribute, s->preference, all[i].attribute, &all[i].bytes,
+                sizeof all[i].bytes);
     return PTB_OK;
 }
 
@@ -307,12 +323,12 @@ static ptb_status propose(library_state *s, const plan *p, cublasLtMatmulHeurist
 {
     int found = 0;
     PTB_TRY(set_alignments(s, &p->key));
-    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(s->handle, p->description, p->a, p->b, p->d, p->d,
-                                                           s->preference, most, proposals, &found);
+    cublasStatus_t status = lt()->MatmulAlgoGetHeuristic(s->handle, p->description, p->a, p->b, p->d, p->d,
+                                                         s->preference, most, proposals, &found);
     *count = 0;
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
         return PTB_OK; // it says either for combinations that it does not have
-    LIBRARY(status);
+    PTB_TRY(check(status, "cublasLtMatmulAlgoGetHeuristic", __LINE__));
     for (int i = 0; i < found; i++)
         if (proposals[i].state == CUBLAS_STATUS_SUCCESS && proposals[i].workspaceSize <= s->workspace_bytes)
             proposals[(*count)++] = proposals[i];
@@ -371,9 +387,9 @@ static cublasStatus_t enqueue(ptb_stream *stream, const library_state *s, const 
                               const ptb_library_operands *o, const cublasLtMatmulAlgo_t *algorithm)
 {
     const float one = 1, beta = o->c ? 1 : 0;
-    return cublasLtMatmul(s->handle, p->description, &one, o->a, p->a, o->b, p->b, &beta, o->c ? o->c : o->d,
-                          p->d, o->d, p->d, algorithm, s->workspace, s->workspace_bytes,
-                          ptb_cuda_stream(stream));
+    return lt()->Matmul(s->handle, p->description, &one, o->a, p->a, o->b, p->b, &beta, o->c ? o->c : o->d,
+                        p->d, o->d, p->d, algorithm, s->workspace, s->workspace_bytes,
+                        ptb_cuda_stream(stream));
 }
 
 // Milliseconds of a run; negative: it does not run.
@@ -385,7 +401,7 @@ static ptb_status time_of(ptb_stream *stream, library_state *s, const plan *p, c
         return PTB_OK; // proposed, and then refused: others remain
     PTB_CUDA(cudaEventRecord(s->begin, ptb_cuda_stream(stream)));
     for (int i = 0; i < TIMED_RUNS; i++)
-        LIBRARY(enqueue(stream, s, p, o, algorithm));
+        PTB_TRY(check(enqueue(stream, s, p, o, algorithm), "cublasLtMatmul", __LINE__));
     PTB_CUDA(cudaEventRecord(s->end, ptb_cuda_stream(stream)));
     PTB_CUDA(cudaEventSynchronize(s->end));
     PTB_CUDA(cudaEventElapsedTime(ms, s->begin, s->end));
@@ -460,6 +476,6 @@ ptb_status ptb_library_run(ptb_stream *stream, const ptb_library_product *produc
         p->supported = false;
         return PTB_SKIPPED;
     }
-    LIBRARY(status);
+    PTB_TRY(check(status, "cublasLtMatmul", __LINE__));
     return PTB_OK;
 }

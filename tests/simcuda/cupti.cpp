@@ -350,6 +350,12 @@ CUptiResult cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind 
     return CUPTI_SUCCESS;
 }
 
+CUptiResult cuptiGetVersion(uint32_t *version)
+{
+    *version = CUPTI_API_VERSION;
+    return CUPTI_SUCCESS;
+}
+
 CUptiResult cuptiGetResultString(CUptiResult result, const char **text)
 {
     switch (result) {

@@ -10,10 +10,12 @@
 //   delay=US      before each piece of work, a random time up to it: what is not ordered shows
 //   slow=US       each kernel takes so much longer     seed=N        of the random times (1)
 //   order=1       the threads of a block run from the last to the first
-//   oom=N         the N-th allocation fails            launch=N      the N-th kernel fails (as on hardware,
-//   later) hang=N        the N-th piece of work never ends    lost=N        the device is gone from the N-th
-//   call on ecc=N         the N-th piece of work meets an uncorrectable ECC error rank=R        only the
-//   process of this rank (OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID) has the faults
+//   no_library=PREFIX, no_function=PREFIX   what this machine lacks (loader.cpp)
+// Of the process of one rank only with rank=R (OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID):
+//   oom=N         the N-th allocation fails            launch=N      the N-th kernel fails, later, as it does
+//   hang=N        the N-th piece of work never ends                  on hardware
+//   ecc=N         the N-th piece of work meets an      lost=N        the device is gone from the N-th call on
+//                 uncorrectable ECC error
 #ifndef PTB_SIMCUDA_SIM_HPP
 #define PTB_SIMCUDA_SIM_HPP
 

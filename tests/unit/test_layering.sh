@@ -33,9 +33,9 @@ may_include() { # header file
     jansson.h\ collectives/*.c | jansson.h\ results/*.c | jansson.h\ reports/*.c | jansson.h\ bench/*.c) return 0 ;;
     omp.h\ strategies/transformer/kernels_*.c) return 0 ;;
     cuda_*.h\ *_cuda*.[ch] | cuda_*.h\ *.cu | cuda_*.h\ *.cuh) return 0 ;;
-    cublasLt.h\ strategies/transformer/kernels_cuda*.c) return 0 ;;
+    cublasLt.h\ strategies/transformer/kernels_cuda*.[ch]) return 0 ;;
     cuda_runtime_api.h\ collectives/comm_nccl*.[ch] | nccl.h\ collectives/comm_nccl*.[ch]) return 0 ;;
-    cupti*.h\ profiler/cupti*.c | cuda_runtime_api.h\ profiler/cupti*.c | nvtx3/*\ profiler/*) return 0 ;;
+    cupti*.h\ profiler/cupti*.[ch] | cuda_runtime_api.h\ profiler/cupti*.c | nvtx3/*\ profiler/*) return 0 ;;
     dnnl*\ strategies/transformer/kernels_*.c | oneapi/*\ strategies/transformer/kernels_*.c) return 0 ;;
     esac
     return 1

@@ -1,0 +1,37 @@
+// CUPTI's functions, found at run time (core/dynlib.h): without CUPTI a step is timed as ever, and only not
+// broken down. To call one more function, add it to the list.
+#ifndef PTB_PROFILER_CUPTI_API_H
+#define PTB_PROFILER_CUPTI_API_H
+
+#include "core/status.h"
+#include "core/text.h"
+
+#include <cupti.h>
+
+// Names without "cupti".
+#define PTB_CUPTI_NEEDED(X)                                                                                  \
+    X(ActivityDisable)                                                                                       \
+    X(ActivityEnable)                                                                                        \
+    X(ActivityFlushAll)                                                                                      \
+    X(ActivityGetNextRecord)                                                                                 \
+    X(ActivityGetNumDroppedRecords)                                                                          \
+    X(ActivityPopExternalCorrelationId)                                                                      \
+    X(ActivityPushExternalCorrelationId)                                                                     \
+    X(ActivityRegisterCallbacks)                                                                             \
+    X(ActivityRegisterTimestampCallback)                                                                     \
+    X(GetResultString)                                                                                       \
+    X(GetVersion)
+
+typedef struct {
+#define X(name) __typeof__(&cupti##name) name;
+    PTB_CUPTI_NEEDED(X)
+#undef X
+} ptb_cupti_api;
+
+// UNSUPPORTED, with the reason and what to do appended to `why`, where CUPTI cannot be had. Nothing is
+// logged.
+ptb_status ptb_cupti_load(ptb_text *why);
+// The functions. Valid only after ptb_cupti_load has returned OK.
+const ptb_cupti_api *ptb_cupti_functions(void);
+
+#endif
