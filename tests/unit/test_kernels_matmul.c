@@ -434,6 +434,26 @@ static void test_groups(void **state)
         check_all(*state, &shapes[i]);
 }
 
+// Depth and columns enough for the widest tiles of a device: whole ones, parts of them, none.
+static void test_deep_groups(void **state)
+{
+    static const int32_t places[] = {0, 130, 130, 147, 0, 530, 1090};
+    int32_t *some = test_memory_of(places, sizeof places), *many = some + 4;
+    shape forward = {150, 264, 520, 3, some, 0}, input = {150, 520, 264, 3, some, 528},
+          weight = {1100, 136, 264, 2, many, 0};
+    for (int half = 0; half < 2; half++) {
+        ptb_dtype type = half ? PTB_F16 : PTB_BF16;
+        check_forward(*state, &forward, type, false, false, false, false);
+        check_forward(*state, &forward, type, true, true, true, true);
+        check_activated(*state, &forward, type, true, true);
+        check_input_gradient(*state, &input, type, false);
+        check_input_gradient(*state, &input, type, true);
+        check_weight_gradient(*state, &weight, type, false, false);
+        check_weight_gradient(*state, &weight, type, true, true);
+    }
+    test_memory_free(some);
+}
+
 static void test_bad_offsets(void **state)
 {
     fixture *f = *state;
@@ -567,9 +587,9 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, kernels_setup, kernels_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_small),  TEST(test_no_rows),     TEST(test_blocks),     TEST(test_strides),
-        TEST(test_groups), TEST(test_bad_offsets), TEST(test_not_finite), TEST(test_workspace),
-        TEST(test_tf32),   TEST(test_peak),
+        TEST(test_small),     TEST(test_no_rows),     TEST(test_blocks),      TEST(test_strides),
+        TEST(test_groups),    TEST(test_deep_groups), TEST(test_bad_offsets), TEST(test_not_finite),
+        TEST(test_workspace), TEST(test_tf32),        TEST(test_peak),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
