@@ -143,6 +143,68 @@ __device__ __forceinline__ void ptb_store(T *p, const float (&in)[N])
     ptb_store_pack<N, once>(p, pack);
 }
 
+// ---- packs of 16 bytes that stay as they are in memory, numbers of 16 bits two in a register, until they
+// are used: kernels that hold many of them need half the registers
+
+static __device__ __forceinline__ void ptb_widen_word(float (&out)[1], unsigned word, float)
+{
+    out[0] = __uint_as_float(word);
+}
+static __device__ __forceinline__ void ptb_widen_word(float (&out)[2], unsigned word, __nv_bfloat16)
+{
+    out[0] = __uint_as_float(word << 16);
+    out[1] = __uint_as_float(word & 0xffff0000u);
+}
+static __device__ __forceinline__ void ptb_widen_word(float (&out)[2], unsigned word, __half)
+{
+    __half2 pair;
+    memcpy(&pair, &word, sizeof pair);
+    float2 wide = __half22float2(pair);
+    out[0] = wide.x, out[1] = wide.y;
+}
+
+static __device__ __forceinline__ unsigned ptb_narrow_word(const float *in, float)
+{
+    return __float_as_uint(in[0]);
+}
+static __device__ __forceinline__ unsigned ptb_narrow_word(const float *in, __nv_bfloat16)
+{
+    __nv_bfloat162 pair = __floats2bfloat162_rn(in[0], in[1]);
+    unsigned word;
+    memcpy(&word, &pair, sizeof word);
+    return word;
+}
+static __device__ __forceinline__ unsigned ptb_narrow_word(const float *in, __half)
+{
+    __half2 pair = __floats2half2_rn(in[0], in[1]);
+    unsigned word;
+    memcpy(&word, &pair, sizeof word);
+    return word;
+}
+
+// The numbers of a pack of type T.
+template <typename T, int N> __device__ __forceinline__ void ptb_widen(float (&out)[N], uint4 pack)
+{
+    constexpr int EACH = N / 4; // numbers of a word
+    const unsigned words[4] = {pack.x, pack.y, pack.z, pack.w};
+#pragma unroll
+    for (int w = 0; w < 4; w++) {
+        float some[EACH];
+        ptb_widen_word(some, words[w], T());
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            out[w * EACH + e] = some[e];
+    }
+}
+
+template <typename T, int N> __device__ __forceinline__ void ptb_store_numbers(T *to, const float (&in)[N])
+{
+    constexpr int EACH = N / 4;
+    ptb_store_word((uint4 *)to,
+                   make_uint4(ptb_narrow_word(in, T()), ptb_narrow_word(in + EACH, T()),
+                              ptb_narrow_word(in + 2 * EACH, T()), ptb_narrow_word(in + 3 * EACH, T())));
+}
+
 // ---- sums and maxima, in a fixed order
 
 template <typename N> __device__ __forceinline__ N ptb_warp_sum(N value)

@@ -31,42 +31,76 @@ template <typename T> struct gather {
     const T *in;         /* [slots, width] */
     const float *weight; /* [rows, top_k], NULL: 1 */
     const int32_t *slot; /* [rows, top_k] */
-    size_t top_k, width;
-    static constexpr int TOGETHER = 4; // choices on their way at once
-    template <int N> __device__ ptb_pack<T, N> load(size_t i) const
+    size_t rows, top_k, width;
+};
+
+// N neighbours as they are in memory: one number, or 16 bytes of them.
+template <typename T, int N> struct raw_numbers {
+    uint4 words;
+    __device__ __forceinline__ void load(const T *from) { words = *(const uint4 *)from; }
+    __device__ __forceinline__ void zero() { words = make_uint4(0, 0, 0, 0); }
+    __device__ __forceinline__ void add_to(float (&sum)[N], float weight) const
     {
-        return base ? ptb_load_pack<N>(base + i) : ptb_pack<T, N>();
-    }
-    template <int N> __device__ void finish(size_t i, const ptb_pack<T, N> &before) const
-    {
-        size_t row = i / width, column = i - row * width;
-        float sum[N];
+        float x[N];
+        ptb_widen<T>(x, words);
 #pragma unroll
         for (int e = 0; e < N; e++)
-            sum[e] = ptb_to_f32(before.at[e]);
-        for (size_t first = 0; first < top_k; first += TOGETHER) {
-            ptb_pack<T, N> packs[TOGETHER];
-            float factor[TOGETHER];
-            bool kept[TOGETHER];
-#pragma unroll
-            for (int t = 0; t < TOGETHER; t++) {
-                size_t choice = row * top_k + first + t;
-                int at = first + t < top_k ? slot[choice] : -1;
-                kept[t] = at >= 0;
-                if (!kept[t])
-                    continue;
-                factor[t] = weight ? weight[choice] : 1;
-                packs[t] = ptb_load_pack<N>(in + (size_t)at * width + column);
-            }
-#pragma unroll
-            for (int t = 0; t < TOGETHER; t++)
-#pragma unroll
-                for (int e = 0; kept[t] && e < N; e++)
-                    sum[e] += factor[t] * ptb_to_f32(packs[t].at[e]);
-        }
-        ptb_store(out + i, sum);
+            sum[e] += weight * x[e];
     }
 };
+template <typename T> struct raw_numbers<T, 1> {
+    T number;
+    __device__ __forceinline__ void load(const T *from) { number = *from; }
+    __device__ __forceinline__ void zero() { number = ptb_from_f32<T>(0); }
+    __device__ __forceinline__ void add_to(float (&sum)[1], float weight) const
+    {
+        sum[0] += weight * ptb_to_f32(number);
+    }
+};
+
+// blockDim.x threads take a row, N neighbours each at a time; blockDim.y rows. TOGETHER choices of a row are
+// on their way at once: their slots are known before the first is asked for, and no load waits for a store. A
+// choice that was dropped, or is none, is 0.
+constexpr unsigned GATHER_THREADS = 256; // of a block
+
+template <typename T, int N, int TOGETHER>
+__global__ void __launch_bounds__(GATHER_THREADS, 3) gather_rows(gather<T> g)
+{
+    size_t row = (size_t)blockIdx.x * blockDim.y + threadIdx.y;
+    if (row >= g.rows)
+        return;
+#pragma unroll 1
+    for (size_t c = threadIdx.x * (size_t)N; c < g.width; c += (size_t)blockDim.x * N) {
+        raw_numbers<T, N> before, choices[TOGETHER];
+        float sum[N] = {0};
+        before.zero();
+        if (g.base)
+            before.load(g.base + row * g.width + c);
+#pragma unroll 1
+        for (size_t first = 0; first < g.top_k; first += TOGETHER) {
+            int slot[TOGETHER];
+            float weight[TOGETHER];
+#pragma unroll
+            for (int k = 0; k < TOGETHER; k++) {
+                bool any = first + k < g.top_k;
+                slot[k] = any ? g.slot[row * g.top_k + first + k] : -1;
+                weight[k] = any && g.weight ? g.weight[row * g.top_k + first + k] : 1;
+            }
+#pragma unroll
+            for (int k = 0; k < TOGETHER; k++) {
+                choices[k].zero();
+                if (slot[k] >= 0)
+                    choices[k].load(g.in + (size_t)slot[k] * g.width + c);
+            }
+            if (first == 0)
+                before.add_to(sum, 1);
+#pragma unroll
+            for (int k = 0; k < TOGETHER; k++)
+                choices[k].add_to(sum, slot[k] >= 0 ? weight[k] : 0);
+        }
+        ptb_store(g.out + row * g.width + c, sum);
+    }
+}
 
 // A warp takes a row and up to CHOICES of its choices at a time: d_out is read once for all of them.
 constexpr int CHOICES = 4;
@@ -119,11 +153,30 @@ __global__ void __launch_bounds__(GRADIENT_THREADS, GRADIENT_RESIDENT)
         }
 }
 
-template <typename T> int launch_gather(cudaStream_t stream, const gather<T> &g, size_t rows)
+template <typename T, int N, int TOGETHER> int launch_rows(cudaStream_t stream, const gather<T> &g)
+{
+    size_t packs = ptb_blocks(g.width, N), across = ptb_blocks(packs, WARP) * WARP;
+    unsigned x = across < GATHER_THREADS ? (unsigned)across : GATHER_THREADS, y = GATHER_THREADS / x;
+    return PTB_LAUNCH((gather_rows<T, N, TOGETHER>), (unsigned)ptb_blocks(g.rows, y), dim3(x, y), 0, stream,
+                      g);
+}
+
+template <typename T, int N> int launch_choices(cudaStream_t stream, const gather<T> &g)
+{
+    if (g.top_k <= 2)
+        return launch_rows<T, N, 2>(stream, g);
+    if (g.top_k <= 4)
+        return launch_rows<T, N, 4>(stream, g);
+    return g.top_k <= 6 ? launch_rows<T, N, 6>(stream, g) : launch_rows<T, N, 8>(stream, g);
+}
+
+template <typename T> int launch_gather(cudaStream_t stream, const gather<T> &g)
 {
     constexpr int N = ptb_width<T>;
+    if (!g.rows || !g.width)
+        return cudaSuccess;
     bool vector = g.width % N == 0 && ptb_aligned(16, g.out, g.base, g.in);
-    return ptb_each_aligned<N>(stream, g, rows * g.width, vector);
+    return vector ? launch_choices<T, N>(stream, g) : launch_choices<T, 1>(stream, g);
 }
 
 template <typename T> int launch_combine_gradient(cudaStream_t stream, const ptb_combine_gradient *a)
@@ -152,9 +205,8 @@ extern "C" int ptb_cuda_launch_dispatch_gradient(cudaStream_t stream, const ptb_
     return ptb_for_type(a->type, [&](auto type) -> int {
         using T = decltype(type);
         T *d_in = (T *)a->d_in;
-        gather<T> g = {
-            d_in, a->accumulate ? d_in : nullptr, (const T *)a->d_out, nullptr, a->slot, a->top_k, a->width};
-        return launch_gather(stream, g, a->rows);
+        return launch_gather(stream, gather<T>{d_in, a->accumulate ? d_in : nullptr, (const T *)a->d_out,
+                                               nullptr, a->slot, a->rows, a->top_k, a->width});
     });
 }
 
@@ -162,9 +214,8 @@ extern "C" int ptb_cuda_launch_combine(cudaStream_t stream, const ptb_combine *a
 {
     return ptb_for_type(a->type, [&](auto type) -> int {
         using T = decltype(type);
-        gather<T> g = {(T *)a->out, (const T *)a->residual, (const T *)a->in, a->weight, a->slot, a->top_k,
-                       a->width};
-        return launch_gather(stream, g, a->rows);
+        return launch_gather(stream, gather<T>{(T *)a->out, (const T *)a->residual, (const T *)a->in,
+                                               a->weight, a->slot, a->rows, a->top_k, a->width});
     });
 }
 

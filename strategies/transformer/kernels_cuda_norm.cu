@@ -48,64 +48,6 @@ __device__ __forceinline__ void load_row(raw_packs<V> &out, const T *from /* [ro
     }
 }
 
-__device__ __forceinline__ void widen_word(float (&out)[1], unsigned word, float)
-{
-    out[0] = __uint_as_float(word);
-}
-__device__ __forceinline__ void widen_word(float (&out)[2], unsigned word, __nv_bfloat16)
-{
-    out[0] = __uint_as_float(word << 16);
-    out[1] = __uint_as_float(word & 0xffff0000u);
-}
-__device__ __forceinline__ void widen_word(float (&out)[2], unsigned word, __half)
-{
-    __half2 pair;
-    memcpy(&pair, &word, sizeof pair);
-    float2 wide = __half22float2(pair);
-    out[0] = wide.x, out[1] = wide.y;
-}
-
-__device__ __forceinline__ unsigned narrow_word(const float *in, float)
-{
-    return __float_as_uint(in[0]);
-}
-__device__ __forceinline__ unsigned narrow_word(const float *in, __nv_bfloat16)
-{
-    __nv_bfloat162 pair = __floats2bfloat162_rn(in[0], in[1]);
-    unsigned word;
-    memcpy(&word, &pair, sizeof word);
-    return word;
-}
-__device__ __forceinline__ unsigned narrow_word(const float *in, __half)
-{
-    __half2 pair = __floats2half2_rn(in[0], in[1]);
-    unsigned word;
-    memcpy(&word, &pair, sizeof word);
-    return word;
-}
-
-// The numbers of a pack of type T.
-template <typename T, int N> __device__ __forceinline__ void widen(float (&out)[N], uint4 pack)
-{
-    constexpr int EACH = N / 4; // numbers of a word
-    const unsigned words[4] = {pack.x, pack.y, pack.z, pack.w};
-#pragma unroll
-    for (int w = 0; w < 4; w++) {
-        float some[EACH];
-        widen_word(some, words[w], T());
-#pragma unroll
-        for (int e = 0; e < EACH; e++)
-            out[w * EACH + e] = some[e];
-    }
-}
-
-template <typename T, int N> __device__ __forceinline__ void store_numbers(T *to, const float (&in)[N])
-{
-    constexpr int EACH = N / 4;
-    ptb_store_word((uint4 *)to, make_uint4(narrow_word(in, T()), narrow_word(in + EACH, T()),
-                                           narrow_word(in + 2 * EACH, T()), narrow_word(in + 3 * EACH, T())));
-}
-
 // Sums over the threads of a row, of M values at once. Calls alternate between the two halves of shared, so
 // that one barrier a call is enough.
 template <int M> struct row_sums {
@@ -146,7 +88,7 @@ __global__ void __launch_bounds__(FORWARD_THREADS, forward_resident(V)) norm_row
         float x[V][N], mean = 0, sum[1] = {0};
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            widen<T>(x[v], next.at[v]);
+            ptb_widen<T>(x[v], next.at[v]);
 #pragma unroll
             for (int e = 0; e < N; e++)
                 sum[0] += x[v][e];
@@ -178,13 +120,13 @@ __global__ void __launch_bounds__(FORWARD_THREADS, forward_resident(V)) norm_row
 #pragma unroll
         for (int v = 0; v < V; v++) {
             float g_v[N], b_v[N];
-            widen<T>(g_v, g.at[v]);
-            widen<T>(b_v, b.at[v]);
+            ptb_widen<T>(g_v, g.at[v]);
+            ptb_widen<T>(b_v, b.at[v]);
 #pragma unroll
             for (int e = 0; e < N; e++)
                 x[v][e] = x[v][e] * rstd * g_v[e] + b_v[e];
             if (column_of<N>(v) < a.width)
-                store_numbers((T *)a.out + row * a.width + column_of<N>(v), x[v]);
+                ptb_store_numbers((T *)a.out + row * a.width + column_of<N>(v), x[v]);
         }
     }
 }
@@ -243,9 +185,9 @@ __global__ void __launch_bounds__(gradient_threads(V), 1)
 #pragma unroll
         for (int v = 0; v < V; v++) {
             float d_v[N], x_v[N], gain_v[N];
-            widen<T>(d_v, d.at[v]);
-            widen<T>(x_v, x.at[v]);
-            widen<T>(gain_v, gain.at[v]);
+            ptb_widen<T>(d_v, d.at[v]);
+            ptb_widen<T>(x_v, x.at[v]);
+            ptb_widen<T>(gain_v, gain.at[v]);
 #pragma unroll
             for (int e = 0; e < N; e++) {
                 float x_e = (x_v[e] - mean) * rstd;
@@ -262,15 +204,15 @@ __global__ void __launch_bounds__(gradient_threads(V), 1)
 #pragma unroll
         for (int v = 0; v < V; v++) {
             float d_v[N], x_v[N], gain_v[N], r_v[N];
-            widen<T>(d_v, d.at[v]);
-            widen<T>(x_v, x.at[v]);
-            widen<T>(gain_v, gain.at[v]);
-            widen<T>(r_v, r.at[v]);
+            ptb_widen<T>(d_v, d.at[v]);
+            ptb_widen<T>(x_v, x.at[v]);
+            ptb_widen<T>(gain_v, gain.at[v]);
+            ptb_widen<T>(r_v, r.at[v]);
 #pragma unroll
             for (int e = 0; e < N; e++)
                 d_v[e] = rstd * (d_v[e] * gain_v[e] - mean_d - (x_v[e] - mean) * rstd * mean_dx) + r_v[e];
             if (column_of<N>(v) < a.width)
-                store_numbers((T *)a.d_in + row * a.width + column_of<N>(v), d_v);
+                ptb_store_numbers((T *)a.d_in + row * a.width + column_of<N>(v), d_v);
         }
     }
     float *to = partial + blockIdx.x * 2 * a.width;
