@@ -5,12 +5,46 @@
 
 #include <cuda_runtime_api.h>
 #include <limits.h>
+#include <stdlib.h>
+#include <string.h>
 
 // Rows are int in the kernels, and a block's last row is computed before it is compared with the length.
 enum { LENGTH_MAX = INT_MAX - 1024, GRID_MAX = 65535 };
 
+bool ptb_cuda_attention_wgmma(const ptb_attention_shape *s)
+{
+#ifdef PTB_CUDA_WGMMA
+    const char *asked = getenv("PTBENCH_CUDA_ATTENTION");
+    int device = 0, major = 0, minor = 0;
+    if (ptb_cuda_attention_plain(s->type, s->head_width) || s->head_width > 128 || s->dropout_rate > 0 ||
+        (asked && strcmp(asked, "mma") == 0))
+        return false;
+    size_t piece = 16 / ptb_dtype_size(s->type);
+    return s->head_width % piece == 0 && s->query_stride % piece == 0 && s->key_stride % piece == 0 &&
+           cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess &&
+           major == 9 && minor == 0;
+#else
+    (void)s;
+    return false;
+#endif
+}
+
+static ptb_status check_choice(void)
+{
+    const char *asked = getenv("PTBENCH_CUDA_ATTENTION");
+    if (!asked || !*asked || strcmp(asked, "mma") == 0 || strcmp(asked, "wgmma") == 0)
+        return PTB_OK;
+    ptb_error("PTBENCH_CUDA_ATTENTION=%s: expected wgmma (warp groups where the GPU has them) or mma (single "
+              "warps everywhere)",
+              asked);
+    return PTB_USAGE;
+}
+
 static ptb_status check(const ptb_attention_shape *s)
 {
+    PTB_TRY(check_choice());
     if (s->query_length > LENGTH_MAX || s->key_length > LENGTH_MAX || s->batch > GRID_MAX ||
         s->heads > GRID_MAX) {
         ptb_error("attention on cuda: batch %zu, %zu heads, %zu queries, %zu keys; at most %d sequences and "

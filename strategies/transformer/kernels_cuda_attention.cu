@@ -1,7 +1,7 @@
 // Attention on tensor cores, forward (Dao 2023, "FlashAttention-2", algorithm 1): a block has some rows of
 // queries of one head and goes over the keys that they see; keys and values of the next step are copied into
 // shared memory while this one is computed.
-#include "strategies/transformer/kernels_cuda_attention.cuh"
+#include "strategies/transformer/kernels_cuda_attention_wgmma.cuh"
 
 // What a warp keeps of its rows; [TILES][2]: rows lane / 4 and lane / 4 + 8 of a tile.
 template <int WIDTH, int TILES> struct forward_rows {
@@ -10,6 +10,20 @@ template <int WIDTH, int TILES> struct forward_rows {
     float sum[TILES][2]; // this lane's share of the sum of 2^(score - top), in units of log 2
     uint64_t draws[TILES][2];
 };
+
+// Scores times the sign of the scale.
+template <int TILES, int COLUMNS>
+static __device__ __forceinline__ void forward_negate(const attention_call &c, float (&s)[TILES][COLUMNS][4])
+{
+    if (c.negative)
+#pragma unroll
+        for (int m = 0; m < TILES; m++)
+#pragma unroll
+            for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    s[m][n][i] = -s[m][n][i];
+}
 
 // Scores become probabilities, not yet divided by the sum; out and sum are brought to the new maximum.
 template <int WIDTH, int TILES, int PAIRS>
@@ -117,14 +131,7 @@ forward_step(const attention_call &c, forward_rows<WIDTH, TILES> &r, const atten
 {
     float s[TILES][STEP / 8][4]; // scores, then probabilities
     attention_scores<WIDTH, TILES, STEP / 16>(s, query, (int)threadIdx.x / 32 * TILES * 16, keys, at);
-    if (c.negative)
-#pragma unroll
-        for (int m = 0; m < TILES; m++)
-#pragma unroll
-            for (int n = 0; n < STEP / 8; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    s[m][n][i] = -s[m][n][i];
+    forward_negate(c, s);
     if (key < view.all_low || key + STEP > view.all_high)
         attention_hide<TILES, STEP / 16>(c, b, row, key, -INFINITY, s);
     forward_softmax<WIDTH, TILES, STEP / 16>(c, r, s);
@@ -133,7 +140,34 @@ forward_step(const attention_call &c, forward_rows<WIDTH, TILES> &r, const atten
     attention_sums<WIDTH, TILES, STEP / 16>(r.out, s, values, at);
 }
 
-// Grid: tiles of WARPS x TILES x 16 query rows, heads, batch. KEYS are copied at a time, STEP computed.
+// The rows of a block, and the pointers to its head.
+template <typename T> struct forward_block {
+    const T *query, *key, *value;
+    T *out;     // of row 0 of the sequence
+    float *lse; // likewise
+    int first, h, b;
+};
+
+template <typename T>
+static __device__ __forceinline__ forward_block<T> forward_begin_block(const attention_call &c, int rows,
+                                                                       const T *query, const T *key,
+                                                                       const T *value, T *out, float *lse)
+{
+    attention_place place = attention_place_of(c);
+    // Later rows see more under a causal mask: the longest blocks first.
+    int first = ((int)c.tiles - 1 - place.tile) * rows, h = place.line % c.heads, b = place.line / c.heads;
+    int64_t keys = (int64_t)b * c.key_length * c.key_stride + h / c.group * c.width;
+    return {query + ((int64_t)b * c.query_length + first) * c.query_stride + h * c.width,
+            key + keys,
+            value + keys,
+            out + (int64_t)b * c.query_length * c.out_stride + h * c.width,
+            lse + (int64_t)place.line * c.query_length,
+            first,
+            h,
+            b};
+}
+
+// Blocks: WARPS x TILES x 16 query rows of a head each. KEYS are copied at a time, STEP computed.
 template <typename T, int WIDTH, int WARPS, int TILES, int KEYS, int STEP, bool DROP>
 __global__ void __launch_bounds__(WARPS * 32, 2)
     attention_forward(attention_call c, const T *query, const T *key, const T *value, T *out, float *lse)
@@ -141,19 +175,15 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
     constexpr int ROWS = WARPS * TILES * 16, THREADS = WARPS * 32;
     PTB_DYNAMIC_SHARED(T, shared);
     T *queries = shared, *stages = shared + ROWS * WIDTH; /* [2][keys, values][KEYS, WIDTH] */
-    // Later rows see more under a causal mask: the longest blocks first.
-    int first = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, h = (int)blockIdx.y, b = (int)blockIdx.z;
-    int row = first + (int)threadIdx.x / 32 * TILES * 16;
-    query += ((int64_t)b * c.query_length + first) * c.query_stride + h * c.width;
-    key += (int64_t)b * c.key_length * c.key_stride + h / c.group * c.width;
-    value += (int64_t)b * c.key_length * c.key_stride + h / c.group * c.width;
-    uint32_t column = (uint32_t)(c.draw_column + (uint64_t)h * c.draw_rows);
+    const forward_block<T> of = forward_begin_block(c, ROWS, query, key, value, out, lse);
+    const int first = of.first, b = of.b, row = first + (int)threadIdx.x / 32 * TILES * 16;
+    uint32_t column = (uint32_t)(c.draw_column + (uint64_t)of.h * c.draw_rows);
 
     auto fetch = [&](int step) {
         T *to = stages + step % 2 * 2 * KEYS * WIDTH;
         int64_t at = (int64_t)step * KEYS * c.key_stride;
-        attention_fetch<KEYS, WIDTH, THREADS>(c, to, key + at, c.key_stride, c.key_length - step * KEYS);
-        attention_fetch<KEYS, WIDTH, THREADS>(c, to + KEYS * WIDTH, value + at, c.key_stride,
+        attention_fetch<KEYS, WIDTH, THREADS>(c, to, of.key + at, c.key_stride, c.key_length - step * KEYS);
+        attention_fetch<KEYS, WIDTH, THREADS>(c, to + KEYS * WIDTH, of.value + at, c.key_stride,
                                               c.key_length - step * KEYS);
         ptb_copy_commit();
     };
@@ -163,7 +193,7 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
     forward_rows<WIDTH, TILES> r;
     forward_begin<WIDTH, TILES>::run(c, b, row, DROP, r);
     if (step < end) {
-        attention_fetch<ROWS, WIDTH, THREADS>(c, queries, query, c.query_stride, c.query_length - first);
+        attention_fetch<ROWS, WIDTH, THREADS>(c, queries, of.query, c.query_stride, c.query_length - first);
         fetch(step);
     }
     for (; step < end; step++) {
@@ -178,24 +208,124 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
                 forward_step<WIDTH, TILES, STEP, DROP>(c, r, view, b, column, queries, keys,
                                                        keys + KEYS * WIDTH, row, step * KEYS + at, at);
     }
-    out += (int64_t)b * c.query_length * c.out_stride + h * c.width;
-    lse += ((int64_t)b * c.heads + h) * c.query_length;
-    forward_end<WIDTH, TILES>(c, r, out, lse, row);
+    forward_end<WIDTH, TILES>(c, r, of.out, of.lse, row);
+}
+
+// Blocks as above for warp groups: GROUPS x 64 query rows of a head each. HELD: the rows of query stay in
+// registers. A group waits for the tensor cores and does its exponentials while others multiply: with
+// registers for 16 warps on a multiprocessor there is always one that does.
+template <typename T, int WIDTH, int GROUPS, int KEYS, bool HELD>
+__global__ void __launch_bounds__(GROUPS * 128, WIDTH <= 64 ? 2 : 1)
+    attention_forward_group(attention_call c, const T *query, const T *key, const T *value, T *out,
+                            float *lse)
+{
+#if PTB_HAS_WGMMA
+    constexpr int ROWS = GROUPS * 64, THREADS = GROUPS * 128;
+    PTB_DYNAMIC_SHARED(T, shared);
+    T *queries = ptb_wgmma_align(shared);
+    T *stages = queries + ROWS * WIDTH; /* [2][keys, values][WIDTH / 64][KEYS, 64] */
+    const forward_block<T> of = forward_begin_block(c, ROWS, query, key, value, out, lse);
+    const int own = (int)threadIdx.x / 128 * 64, rows = of.first + own; // of this group
+    const int row = of.first + (int)threadIdx.x / 32 * 16;              // of this warp
+
+    auto fetch = [&](int step) {
+        T *to = stages + step % 2 * 2 * KEYS * WIDTH;
+        int64_t at = (int64_t)step * KEYS * c.key_stride;
+        int left = c.key_length - step * KEYS;
+        group_fetch<KEYS, WIDTH, THREADS>(c, to, of.key + at, c.key_stride, left);
+        group_fetch<KEYS, WIDTH, THREADS>(c, to + KEYS * WIDTH, of.value + at, c.key_stride, left);
+        ptb_copy_commit();
+    };
+    const attention_view all = attention_look(c, of.b, of.first, ROWS);
+    const attention_view view = attention_look(c, of.b, rows, ATTENTION_GROUP);
+    int step = all.any_low / KEYS, end = (all.any_high + KEYS - 1) / KEYS;
+    forward_rows<WIDTH, 1> r;
+    forward_begin<WIDTH, 1>::run(c, of.b, row, false, r);
+    uint32_t held[HELD ? WIDTH / 16 : 1][4];
+    if (step < end) {
+        group_fetch<ROWS, WIDTH, THREADS>(c, queries, of.query, c.query_stride, c.query_length - of.first);
+        ptb_copy_commit();
+        fetch(step);
+        ptb_copy_wait<1>();
+        __syncthreads();
+        if constexpr (HELD)
+#pragma unroll
+            for (int k = 0; k < WIDTH; k += 16)
+                ptb_tile_a<64>(held[k / 16], queries + k / 64 * ROWS * 64, row - of.first, k % 64);
+    }
+    for (; step < end; step++) {
+        ptb_copy_wait<0>();
+        ptb_proxy_fence();
+        __syncthreads(); // the step's tiles are there, and nobody reads those of the step before
+        if (step + 1 < end)
+            fetch(step + 1);
+        const T *keys = stages + step % 2 * 2 * KEYS * WIDTH, *values = keys + KEYS * WIDTH;
+#pragma unroll 1
+        for (int at = 0; at < KEYS; at += ATTENTION_GROUP) {
+            int from = step * KEYS + at;
+            if (from >= view.any_high || from + ATTENTION_GROUP <= view.any_low)
+                continue;
+            float s[1][8][4]; // scores, then probabilities
+            uint32_t p[4][4];
+            ptb_wgmma_fence();
+            if constexpr (HELD)
+                group_scores<WIDTH, KEYS>(s, held, keys, at);
+            else
+                group_scores<WIDTH, ROWS, KEYS>(s, queries, own, keys, at);
+            ptb_wgmma_commit();
+            ptb_wgmma_wait<0>();
+            group_hold<64>(s);
+            forward_negate(c, s);
+            if (from < view.all_low || from + ATTENTION_GROUP > view.all_high)
+                attention_hide<1, 4>(c, of.b, row, from, -INFINITY, s);
+            forward_softmax<WIDTH, 1, 4>(c, r, s);
+            group_round(p, s, T());
+            group_hold<WIDTH>(r.out);
+            ptb_wgmma_fence();
+            group_sums<WIDTH, KEYS>(r.out, p, values, at);
+            ptb_wgmma_commit();
+            ptb_wgmma_wait<0>();
+            group_hold<WIDTH>(r.out);
+        }
+    }
+    forward_end<WIDTH, 1>(c, r, of.out, of.lse, row);
+#else
+    __trap();
+#endif
+}
+
+// A launch of `kernel` with THREADS threads and ROWS rows of queries a block.
+template <int ROWS, int THREADS, typename T, typename K>
+static int launch_blocks(cudaStream_t stream, const ptb_attention *a, K kernel, size_t bytes)
+{
+    const ptb_attention_shape *s = &a->shape;
+    attention_call c = attention_call_of(s, ptb_aligned(16, a->query, a->key, a->value, a->out));
+    size_t line = 2 * s->key_length * s->head_width * sizeof(T);
+    unsigned blocks = attention_order(&c, ptb_blocks(s->query_length, ROWS), s->batch * s->heads, line,
+                                      s->heads / s->kv_heads);
+    cudaError_t error = PTB_ALLOW_SHARED(kernel, bytes);
+    if (error != cudaSuccess)
+        return error;
+    return PTB_LAUNCH(kernel, dim3(blocks), dim3(THREADS), bytes, stream, c, (const T *)a->query,
+                      (const T *)a->key, (const T *)a->value, (T *)a->out, a->lse);
 }
 
 template <typename T, int WIDTH, int WARPS, int TILES, int KEYS, int STEP, bool DROP>
 static int launch_forward(cudaStream_t stream, const ptb_attention *a)
 {
-    constexpr size_t rows = WARPS * TILES * 16, bytes = (rows + 4 * KEYS) * WIDTH * sizeof(T);
-    const ptb_attention_shape *s = &a->shape;
-    attention_call c = attention_call_of(s, ptb_aligned(16, a->query, a->key, a->value, a->out));
-    auto kernel = attention_forward<T, WIDTH, WARPS, TILES, KEYS, STEP, DROP>;
-    cudaError_t error = PTB_ALLOW_SHARED(kernel, bytes);
-    if (error != cudaSuccess)
-        return error;
-    dim3 grid((unsigned)ptb_blocks(s->query_length, rows), (unsigned)s->heads, (unsigned)s->batch);
-    return PTB_LAUNCH(kernel, grid, dim3(WARPS * 32), bytes, stream, c, (const T *)a->query,
-                      (const T *)a->key, (const T *)a->value, (T *)a->out, a->lse);
+    constexpr int rows = WARPS * TILES * 16;
+    return launch_blocks<rows, WARPS * 32, T>(stream, a,
+                                              attention_forward<T, WIDTH, WARPS, TILES, KEYS, STEP, DROP>,
+                                              (rows + 4 * KEYS) * WIDTH * sizeof(T));
+}
+
+template <typename T, int WIDTH, int GROUPS, int KEYS, bool HELD>
+static int launch_group(cudaStream_t stream, const ptb_attention *a)
+{
+    constexpr int rows = GROUPS * ATTENTION_GROUP;
+    return launch_blocks<rows, GROUPS * 128, T>(stream, a,
+                                                attention_forward_group<T, WIDTH, GROUPS, KEYS, HELD>,
+                                                (rows + 4 * KEYS) * WIDTH * sizeof(T) + PTB_WGMMA_ALIGNMENT);
 }
 
 template <typename T, bool DROP> static int launch_width(cudaStream_t stream, const ptb_attention *a)
@@ -209,6 +339,9 @@ template <typename T, bool DROP> static int launch_width(cudaStream_t stream, co
 
 template <typename T> static int launch_type(cudaStream_t stream, const ptb_attention *a)
 {
+    if (ptb_cuda_attention_wgmma(&a->shape) && ptb_aligned(16, a->query, a->key, a->value, a->out))
+        return a->shape.head_width <= 64 ? launch_group<T, 64, 2, 128, true>(stream, a)
+                                         : launch_group<T, 128, 2, 128, false>(stream, a);
     return a->shape.dropout_rate > 0 ? launch_width<T, true>(stream, a) : launch_width<T, false>(stream, a);
 }
 

@@ -28,9 +28,10 @@ struct attention_call {
     uint32_t threshold; // dropout: 0, none
     float kept;         // what dropout multiplies the rest by; 1 without
     uint64_t seed;
-    uint64_t draw_row;    // number of row 0 of sequence 0
-    uint64_t draw_rows;   // from a sequence to the next, and from a head's columns to the next
-    uint64_t draw_column; // number of key row 0 for head 0
+    uint64_t draw_row;              // number of row 0 of sequence 0
+    uint64_t draw_rows;             // from a sequence to the next, and from a head's columns to the next
+    uint64_t draw_column;           // number of key row 0 for head 0
+    unsigned tiles, lines, section; // the order of blocks, see attention_order
 };
 
 static inline attention_call attention_call_of(const ptb_attention_shape *s, bool aligned)
@@ -57,6 +58,37 @@ static inline attention_call attention_call_of(const ptb_attention_shape *s, boo
     c.draw_row = s->dropout_sequence * s->total_length + (uint64_t)s->query_offset;
     c.draw_column = (uint64_t)s->dropout_head * s->total_length + (uint64_t)s->key_offset;
     return c;
+}
+
+// ---- the order of blocks
+//
+// A line is a head of a sequence. Under a causal mask tiles differ in work, and the longest must start first
+// wherever their line is, or the last ones run alone. But going over all lines for each tile would read keys
+// and values from memory as often as there are tiles, so lines go in sections whose rows stay in the cache.
+
+enum { ATTENTION_SECTION_BYTES = 16 << 20 };
+
+// Sets the order for `tiles` blocks a line; line_bytes: of what the blocks of a line read again and again,
+// which `shared` neighbouring lines have in common. Gives the number of blocks.
+static inline unsigned attention_order(attention_call *c, size_t tiles, size_t lines, size_t line_bytes,
+                                       size_t shared)
+{
+    size_t section = (ATTENTION_SECTION_BYTES / (line_bytes + 1) + 1) * shared;
+    c->tiles = (unsigned)tiles, c->lines = (unsigned)lines;
+    c->section = (unsigned)(section < lines ? section : lines);
+    return (unsigned)(tiles * lines);
+}
+
+struct attention_place {
+    int tile, line;
+};
+
+static __device__ __forceinline__ attention_place attention_place_of(const attention_call &c)
+{
+    unsigned blocks = c.section * c.tiles, first = blockIdx.x / blocks * c.section,
+             at = blockIdx.x - first * c.tiles;
+    unsigned lines = min(c.section, c.lines - first);
+    return {(int)(at / lines), (int)(first + at % lines)};
 }
 
 // ---- what a row sees: key rows [low, high)

@@ -1,7 +1,7 @@
 // The gradient of attention on tensor cores, d_key and d_value: a block has some rows of keys and values of
 // one head and goes over the queries that see them, all heads of the group one after the other. See
 // kernels_cuda_attention_gradient.cu.
-#include "strategies/transformer/kernels_cuda_attention.cuh"
+#include "strategies/transformer/kernels_cuda_attention_wgmma.cuh"
 
 // Warp. Elements (key row, query column) of pairs that are hidden become 0.
 template <int TILES, int PAIRS>
@@ -176,7 +176,7 @@ static __device__ __forceinline__ void key_store(const attention_call &c,
                                   c.key_stride, row, c.key_length, accumulate);
 }
 
-// Grid: tiles of WARPS x TILES x 16 key rows, key heads, batch. QUERIES are copied at a time, STEP computed.
+// Blocks: WARPS x TILES x 16 key rows of a key head each. QUERIES are copied at a time, STEP computed.
 template <typename T, int WIDTH, int WARPS, int TILES, int QUERIES, int STEP, bool KEY, bool VALUE, bool DROP>
 __global__ void __launch_bounds__(WARPS * 32, WIDTH <= 128 ? 2 : 1)
     attention_key_gradient(attention_call c, const T *query, const T *key, const T *value, const T *d_out,
@@ -187,7 +187,9 @@ __global__ void __launch_bounds__(WARPS * 32, WIDTH <= 128 ? 2 : 1)
     T *keys = shared, *values = keys + ROWS * WIDTH;
     using stage = key_stage<T, WIDTH, QUERIES>;
     stage *stages = reinterpret_cast<stage *>(values + (KEY ? ROWS * WIDTH : 0));
-    int first = (int)blockIdx.x * ROWS, head = (int)blockIdx.y, b = (int)blockIdx.z;
+    attention_place of = attention_place_of(c); // the first keys are seen by most: the longest blocks first
+    int kv_heads = c.heads / c.group, first = of.tile * ROWS, head = of.line % kv_heads,
+        b = of.line / kv_heads;
     int row = first + (int)threadIdx.x / 32 * TILES * 16;
     int64_t at = ((int64_t)b * c.key_length + first) * c.key_stride + head * c.width;
     attention_fetch<ROWS, WIDTH, THREADS>(c, keys, key + at, c.key_stride, c.key_length - first);
@@ -222,6 +224,133 @@ __global__ void __launch_bounds__(WARPS * 32, WIDTH <= 128 ? 2 : 1)
         key_store<T, WIDTH, TILES>(c, r.d_value, c.kept, d_value, b, head, row, accumulate);
 }
 
+// STEP 64 queries from row `query` on (row `at` of the stage), for the rows of a group from `rows` on and of
+// a warp from `row` on. While one product is computed, the group works on the sums of the one before.
+template <typename T, int WIDTH, int ROWS, int QUERIES>
+static __device__ __forceinline__ void
+key_group_step(const attention_call &c, key_rows<WIDTH, 1, true, true> &r, int b, const T *keys,
+               const T *values, const T *queries, const T *d_outs, const float2 *stats, int first, int rows,
+               int row, int query, int at)
+{
+    const attention_view view = attention_look(c, b, query, ATTENTION_GROUP);
+    if (view.any_high <= rows || view.any_low >= rows + ATTENTION_GROUP)
+        return;
+    float p[1][8][4], dp[1][8][4];
+    uint32_t left[4][4], d_left[4][4];
+    ptb_wgmma_fence();
+    group_scores<WIDTH, ROWS, QUERIES>(p, keys, rows - first, queries, at);
+    ptb_wgmma_commit();
+    group_scores<WIDTH, ROWS, QUERIES>(dp, values, rows - first, d_outs, at);
+    ptb_wgmma_commit();
+    ptb_wgmma_wait<1>();
+    group_hold<64>(p);
+    key_probabilities<1, ATTENTION_GROUP, false>(c, stats + at, NULL, 0, p);
+    if (view.all_low > rows || view.all_high < min(rows + ATTENTION_GROUP, c.key_length))
+        key_hide<1, 4>(c, b, row, query, p);
+    group_round(left, p, T());
+    group_hold<WIDTH>(r.d_value);
+    ptb_wgmma_fence();
+    group_sums<WIDTH, QUERIES>(r.d_value, left, d_outs, at);
+    ptb_wgmma_commit();
+    ptb_wgmma_wait<1>();
+    group_hold<64>(dp);
+    key_scores<1, ATTENTION_GROUP, false>(c, stats + at, p, dp);
+    group_round(d_left, p, T());
+    group_hold<WIDTH>(r.d_key);
+    ptb_wgmma_fence();
+    group_sums<WIDTH, QUERIES>(r.d_key, d_left, queries, at);
+    ptb_wgmma_commit();
+    ptb_wgmma_wait<0>();
+    group_hold<WIDTH>(r.d_value);
+    group_hold<WIDTH>(r.d_key);
+}
+
+// QUERIES rows of query and d_out, and what belongs to them, into a stage, in the background.
+template <typename T, int WIDTH, int QUERIES, int THREADS>
+static __device__ __forceinline__ void
+key_group_fetch(const attention_call &c, const T *query, const T *d_out, const float2 *rows, int b,
+                const key_place &from, key_stage<T, WIDTH, QUERIES> *to)
+{
+    int first = from.block * QUERIES, left = c.query_length - first, i = (int)threadIdx.x;
+    int64_t row = (int64_t)b * c.query_length + first;
+    group_fetch<QUERIES, WIDTH, THREADS>(c, to->queries, query + row * c.query_stride + from.head * c.width,
+                                         c.query_stride, left);
+    group_fetch<QUERIES, WIDTH, THREADS>(c, to->d_outs, d_out + row * c.out_stride + from.head * c.width,
+                                         c.out_stride, left);
+    rows += ((int64_t)b * c.heads + from.head) * c.query_length + first;
+    if (i < QUERIES)
+        ptb_copy_async_8(to->rows + i, i < left ? rows + i : rows, i < left);
+    ptb_copy_commit();
+}
+
+// Blocks as above for warp groups: GROUPS x 64 key rows of a key head each.
+template <typename T, int WIDTH, int GROUPS, int QUERIES>
+__global__ void __launch_bounds__(GROUPS * 128, 1)
+    attention_key_gradient_group(attention_call c, const T *query, const T *key, const T *value,
+                                 const T *d_out, const float2 *rows, T *d_key, T *d_value, bool accumulate)
+{
+#if PTB_HAS_WGMMA
+    constexpr int ROWS = GROUPS * 64, THREADS = GROUPS * 128;
+    using stage = key_stage<T, WIDTH, QUERIES>;
+    static_assert(sizeof(stage) % PTB_WGMMA_ALIGNMENT == 0, "tiles of every stage start where they may");
+    PTB_DYNAMIC_SHARED(T, shared);
+    T *keys = ptb_wgmma_align(shared), *values = keys + ROWS * WIDTH; /* [WIDTH / 64][ROWS, 64] */
+    stage *stages = reinterpret_cast<stage *>(values + ROWS * WIDTH);
+    attention_place of = attention_place_of(c);
+    int kv_heads = c.heads / c.group, first = of.tile * ROWS, head = of.line % kv_heads,
+        b = of.line / kv_heads;
+    int own = first + (int)threadIdx.x / 128 * 64, row = first + (int)threadIdx.x / 32 * 16;
+    int64_t at = ((int64_t)b * c.key_length + first) * c.key_stride + head * c.width;
+    group_fetch<ROWS, WIDTH, THREADS>(c, keys, key + at, c.key_stride, c.key_length - first);
+    group_fetch<ROWS, WIDTH, THREADS>(c, values, value + at, c.key_stride, c.key_length - first);
+    int begin = c.causal ? attention_clamp(first - c.shift, c.query_length) / QUERIES : 0;
+    int end = (c.query_length + QUERIES - 1) / QUERIES, heads = (head + 1) * c.group;
+    int last_key = min(first + ROWS, c.key_length) - 1;
+    key_place place = key_settle<QUERIES>(c, b, begin, end, heads, last_key, {head * c.group, begin});
+    key_rows<WIDTH, 1, true, true> r;
+    memset(&r, 0, sizeof r);
+    if (place.head < heads)
+        key_group_fetch<T, WIDTH, QUERIES, THREADS>(c, query, d_out, rows, b, place, stages);
+    for (int turn = 0; place.head < heads; turn ^= 1) {
+        key_place next =
+            key_settle<QUERIES>(c, b, begin, end, heads, last_key, {place.head, place.block + 1});
+        ptb_copy_wait<0>();
+        ptb_proxy_fence();
+        __syncthreads(); // the stage is there, and nobody reads the other one
+        if (next.head < heads)
+            key_group_fetch<T, WIDTH, QUERIES, THREADS>(c, query, d_out, rows, b, next, stages + (turn ^ 1));
+        const stage *now = stages + turn;
+#pragma unroll 1
+        for (int i = 0; i < QUERIES; i += ATTENTION_GROUP)
+            key_group_step<T, WIDTH, ROWS, QUERIES>(c, r, b, keys, values, now->queries, now->d_outs,
+                                                    now->rows, first, own, row, place.block * QUERIES + i, i);
+        place = next;
+    }
+    ptb_copy_wait<0>(); // of keys and values that nobody looked at
+    key_store<T, WIDTH, 1>(c, r.d_key, c.scale, d_key, b, head, row, accumulate);
+    key_store<T, WIDTH, 1>(c, r.d_value, 1, d_value, b, head, row, accumulate);
+#else
+    __trap();
+#endif
+}
+
+// A launch of `kernel` with THREADS threads and ROWS rows of keys a block.
+template <int ROWS, int THREADS, typename T, typename K>
+static int launch_blocks(cudaStream_t stream, const ptb_attention_gradient *a, K kernel, size_t bytes)
+{
+    const ptb_attention_shape *s = &a->shape;
+    attention_call c =
+        attention_call_of(s, ptb_aligned(16, a->query, a->key, a->value, a->d_out, a->d_key, a->d_value));
+    size_t line = 2 * s->query_length * s->head_width * (s->heads / s->kv_heads) * sizeof(T);
+    unsigned blocks = attention_order(&c, ptb_blocks(s->key_length, ROWS), s->batch * s->kv_heads, line, 1);
+    cudaError_t error = PTB_ALLOW_SHARED(kernel, bytes);
+    if (error != cudaSuccess)
+        return error;
+    return PTB_LAUNCH(kernel, dim3(blocks), dim3(THREADS), bytes, stream, c, (const T *)a->query,
+                      (const T *)a->key, (const T *)a->value, (const T *)a->d_out,
+                      (const float2 *)s->workspace, (T *)a->d_key, (T *)a->d_value, a->accumulate);
+}
+
 template <typename T, int WIDTH, int WARPS, int TILES, int QUERIES, int STEP, bool KEY, bool VALUE, bool DROP>
 static int launch_key(cudaStream_t stream, const ptb_attention_gradient *a)
 {
@@ -229,17 +358,17 @@ static int launch_key(cudaStream_t stream, const ptb_attention_gradient *a)
     constexpr size_t bytes =
         (KEY ? 2 : 1) * tile * WIDTH * sizeof(T) + 2 * sizeof(key_stage<T, WIDTH, QUERIES>);
     static_assert(bytes <= PTB_CUDA_ATTENTION_SHARED, "what is checked before");
-    const ptb_attention_shape *s = &a->shape;
-    attention_call c =
-        attention_call_of(s, ptb_aligned(16, a->query, a->key, a->value, a->d_out, a->d_key, a->d_value));
-    auto kernel = attention_key_gradient<T, WIDTH, WARPS, TILES, QUERIES, STEP, KEY, VALUE, DROP>;
-    cudaError_t error = PTB_ALLOW_SHARED(kernel, bytes);
-    if (error != cudaSuccess)
-        return error;
-    dim3 grid((unsigned)ptb_blocks(s->key_length, tile), (unsigned)s->kv_heads, (unsigned)s->batch);
-    return PTB_LAUNCH(kernel, grid, dim3(WARPS * 32), bytes, stream, c, (const T *)a->query,
-                      (const T *)a->key, (const T *)a->value, (const T *)a->d_out,
-                      (const float2 *)s->workspace, (T *)a->d_key, (T *)a->d_value, a->accumulate);
+    return launch_blocks<tile, WARPS * 32, T>(
+        stream, a, attention_key_gradient<T, WIDTH, WARPS, TILES, QUERIES, STEP, KEY, VALUE, DROP>, bytes);
+}
+
+template <typename T, int WIDTH, int GROUPS, int QUERIES>
+static int launch_group(cudaStream_t stream, const ptb_attention_gradient *a)
+{
+    constexpr size_t tile = GROUPS * ATTENTION_GROUP;
+    return launch_blocks<tile, GROUPS * 128, T>(
+        stream, a, attention_key_gradient_group<T, WIDTH, GROUPS, QUERIES>,
+        2 * tile * WIDTH * sizeof(T) + 2 * sizeof(key_stage<T, WIDTH, QUERIES>) + PTB_WGMMA_ALIGNMENT);
 }
 
 template <typename T, bool DROP> static int launch_width(cudaStream_t stream, const ptb_attention_gradient *a)
@@ -255,6 +384,10 @@ template <typename T, bool DROP> static int launch_width(cudaStream_t stream, co
 
 template <typename T> static int launch_type(cudaStream_t stream, const ptb_attention_gradient *a)
 {
+    if (ptb_cuda_attention_wgmma(&a->shape) &&
+        ptb_aligned(16, a->query, a->key, a->value, a->d_out, a->d_key, a->d_value))
+        return a->shape.head_width <= 64 ? launch_group<T, 64, 2, 128>(stream, a)
+                                         : launch_group<T, 128, 2, 64>(stream, a);
     return a->shape.dropout_rate > 0 ? launch_width<T, true>(stream, a) : launch_width<T, false>(stream, a);
 }
 

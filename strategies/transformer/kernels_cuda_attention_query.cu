@@ -1,6 +1,6 @@
 // The gradient of attention on tensor cores, d_query: a block has some rows of queries of one head and goes
 // over the keys that they see. See kernels_cuda_attention_gradient.cu.
-#include "strategies/transformer/kernels_cuda_attention.cuh"
+#include "strategies/transformer/kernels_cuda_attention_wgmma.cuh"
 
 // The left operands of a warp's rows, all columns.
 template <int WIDTH, int TILES, typename T>
@@ -112,8 +112,8 @@ static __device__ __forceinline__ void query_fetch(const attention_call &c, cons
     ptb_copy_commit();
 }
 
-// Grid: tiles of WARPS x TILES x 16 query rows, heads, batch. KEYS are copied at a time, STEP computed. HELD:
-// the rows of query and d_out stay in registers.
+// Blocks: WARPS x TILES x 16 query rows of a head each. KEYS are copied at a time, STEP computed. HELD: the
+// rows of query and d_out stay in registers.
 template <typename T, int WIDTH, int WARPS, int TILES, int KEYS, int STEP, bool HELD, bool DROP>
 __global__ void __launch_bounds__(WARPS * 32, WIDTH <= 128 ? 2 : 1)
     attention_query_gradient(attention_call c, const T *query, const T *key, const T *value, const T *d_out,
@@ -123,7 +123,8 @@ __global__ void __launch_bounds__(WARPS * 32, WIDTH <= 128 ? 2 : 1)
     PTB_DYNAMIC_SHARED(T, shared);
     T *queries = shared, *d_outs = queries + ROWS * WIDTH;
     T *stages = d_outs + ROWS * WIDTH; /* [2][keys, values][KEYS, WIDTH] */
-    int first = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, h = (int)blockIdx.y, b = (int)blockIdx.z;
+    attention_place of = attention_place_of(c);
+    int first = ((int)c.tiles - 1 - of.tile) * ROWS, h = of.line % c.heads, b = of.line / c.heads;
     int own = (int)threadIdx.x / 32 * TILES * 16, row = first + own; // of this warp
     query += ((int64_t)b * c.query_length + first) * c.query_stride + h * c.width;
     d_out += ((int64_t)b * c.query_length + first) * c.out_stride + h * c.width;
@@ -170,22 +171,120 @@ __global__ void __launch_bounds__(WARPS * 32, WIDTH <= 128 ? 2 : 1)
                                   accumulate);
 }
 
+// Blocks as above for warp groups: GROUPS x 64 query rows of a head each.
+template <typename T, int WIDTH, int GROUPS, int KEYS>
+__global__ void __launch_bounds__(GROUPS * 128, 1)
+    attention_query_gradient_group(attention_call c, const T *query, const T *key, const T *value,
+                                   const T *d_out, const float2 *rows, T *d_query, bool accumulate)
+{
+#if PTB_HAS_WGMMA
+    constexpr int ROWS = GROUPS * 64, THREADS = GROUPS * 128;
+    PTB_DYNAMIC_SHARED(T, shared);
+    T *queries = ptb_wgmma_align(shared), *d_outs = queries + ROWS * WIDTH; /* [WIDTH / 64][ROWS, 64] */
+    T *stages = d_outs + ROWS * WIDTH; /* [2][keys, values][WIDTH / 64][KEYS, 64] */
+    attention_place of = attention_place_of(c);
+    int first = ((int)c.tiles - 1 - of.tile) * ROWS, h = of.line % c.heads, b = of.line / c.heads;
+    int own = (int)threadIdx.x / 128 * 64, row = first + (int)threadIdx.x / 32 * 16;
+    query += ((int64_t)b * c.query_length + first) * c.query_stride + h * c.width;
+    d_out += ((int64_t)b * c.query_length + first) * c.out_stride + h * c.width;
+    key += (int64_t)b * c.key_length * c.key_stride + h / c.group * c.width;
+    value += (int64_t)b * c.key_length * c.key_stride + h / c.group * c.width;
+    auto fetch = [&](int step) {
+        T *to = stages + step % 2 * 2 * KEYS * WIDTH;
+        int64_t at = (int64_t)step * KEYS * c.key_stride;
+        int left = c.key_length - step * KEYS;
+        group_fetch<KEYS, WIDTH, THREADS>(c, to, key + at, c.key_stride, left);
+        group_fetch<KEYS, WIDTH, THREADS>(c, to + KEYS * WIDTH, value + at, c.key_stride, left);
+        ptb_copy_commit();
+    };
+    const attention_view all = attention_look(c, b, first, ROWS);
+    const attention_view view = attention_look(c, b, first + own, ATTENTION_GROUP);
+    int step = all.any_low / KEYS, end = (all.any_high + KEYS - 1) / KEYS;
+    query_rows<WIDTH, 1> r;
+    query_begin<WIDTH, 1>(c, rows, b, h, row, false, r);
+    if (step < end) {
+        group_fetch<ROWS, WIDTH, THREADS>(c, queries, query, c.query_stride, c.query_length - first);
+        group_fetch<ROWS, WIDTH, THREADS>(c, d_outs, d_out, c.out_stride, c.query_length - first);
+        fetch(step);
+    }
+    for (; step < end; step++) {
+        ptb_copy_wait<0>();
+        ptb_proxy_fence();
+        __syncthreads(); // the step's tiles are there, and nobody reads those of the step before
+        if (step + 1 < end)
+            fetch(step + 1);
+        const T *keys = stages + step % 2 * 2 * KEYS * WIDTH, *values = keys + KEYS * WIDTH;
+#pragma unroll 1
+        for (int at = 0; at < KEYS; at += ATTENTION_GROUP) {
+            int from = step * KEYS + at;
+            if (from >= view.any_high || from + ATTENTION_GROUP <= view.any_low)
+                continue;
+            float p[1][8][4], dp[1][8][4];
+            uint32_t left[4][4];
+            ptb_wgmma_fence();
+            group_scores<WIDTH, ROWS, KEYS>(p, queries, own, keys, at);
+            ptb_wgmma_commit();
+            group_scores<WIDTH, ROWS, KEYS>(dp, d_outs, own, values, at);
+            ptb_wgmma_commit();
+            ptb_wgmma_wait<1>();
+            group_hold<64>(p);
+            query_probabilities<WIDTH, 1, ATTENTION_GROUP>(c, r, p); // while the other product is computed
+            if (from < view.all_low || from + ATTENTION_GROUP > view.all_high)
+                attention_hide<1, 4>(c, b, row, from, 0, p);
+            ptb_wgmma_wait<0>();
+            group_hold<64>(dp);
+            query_scores<WIDTH, 1, ATTENTION_GROUP, false>(c, r, 0, p, dp);
+            group_round(left, p, T());
+            group_hold<WIDTH>(r.d_query);
+            ptb_wgmma_fence();
+            group_sums<WIDTH, KEYS>(r.d_query, left, keys, at);
+            ptb_wgmma_commit();
+            ptb_wgmma_wait<0>();
+            group_hold<WIDTH>(r.d_query);
+        }
+    }
+    const float scale[1][2] = {{c.scale, c.scale}};
+    d_query += (int64_t)b * c.query_length * c.query_stride + h * c.width;
+    attention_store<WIDTH, 1>(c, r.d_query, scale, d_query, c.query_stride, row, c.query_length, accumulate);
+#else
+    __trap();
+#endif
+}
+
+// A launch of `kernel` with THREADS threads and ROWS rows of queries a block.
+template <int ROWS, int THREADS, typename T, typename K>
+static int launch_blocks(cudaStream_t stream, const ptb_attention_gradient *a, K kernel, size_t bytes)
+{
+    const ptb_attention_shape *s = &a->shape;
+    attention_call c =
+        attention_call_of(s, ptb_aligned(16, a->query, a->key, a->value, a->d_out, a->d_query));
+    size_t line = 2 * s->key_length * s->head_width * sizeof(T);
+    unsigned blocks = attention_order(&c, ptb_blocks(s->query_length, ROWS), s->batch * s->heads, line,
+                                      s->heads / s->kv_heads);
+    cudaError_t error = PTB_ALLOW_SHARED(kernel, bytes);
+    if (error != cudaSuccess)
+        return error;
+    return PTB_LAUNCH(kernel, dim3(blocks), dim3(THREADS), bytes, stream, c, (const T *)a->query,
+                      (const T *)a->key, (const T *)a->value, (const T *)a->d_out,
+                      (const float2 *)s->workspace, (T *)a->d_query, a->accumulate);
+}
+
 template <typename T, int WIDTH, int WARPS, int TILES, int KEYS, int STEP, bool DROP>
 static int launch_query(cudaStream_t stream, const ptb_attention_gradient *a)
 {
     constexpr size_t tile = WARPS * TILES * 16, bytes = (2 * tile + 4 * KEYS) * WIDTH * sizeof(T);
     static_assert(bytes <= PTB_CUDA_ATTENTION_SHARED, "what is checked before");
-    const ptb_attention_shape *s = &a->shape;
-    attention_call c =
-        attention_call_of(s, ptb_aligned(16, a->query, a->key, a->value, a->d_out, a->d_query));
-    auto kernel = attention_query_gradient<T, WIDTH, WARPS, TILES, KEYS, STEP, WIDTH <= 64, DROP>;
-    cudaError_t error = PTB_ALLOW_SHARED(kernel, bytes);
-    if (error != cudaSuccess)
-        return error;
-    dim3 grid((unsigned)ptb_blocks(s->query_length, tile), (unsigned)s->heads, (unsigned)s->batch);
-    return PTB_LAUNCH(kernel, grid, dim3(WARPS * 32), bytes, stream, c, (const T *)a->query,
-                      (const T *)a->key, (const T *)a->value, (const T *)a->d_out,
-                      (const float2 *)s->workspace, (T *)a->d_query, a->accumulate);
+    return launch_blocks<tile, WARPS * 32, T>(
+        stream, a, attention_query_gradient<T, WIDTH, WARPS, TILES, KEYS, STEP, WIDTH <= 64, DROP>, bytes);
+}
+
+template <typename T, int WIDTH, int GROUPS, int KEYS>
+static int launch_group(cudaStream_t stream, const ptb_attention_gradient *a)
+{
+    constexpr size_t tile = GROUPS * ATTENTION_GROUP;
+    return launch_blocks<tile, GROUPS * 128, T>(
+        stream, a, attention_query_gradient_group<T, WIDTH, GROUPS, KEYS>,
+        (2 * tile + 4 * KEYS) * WIDTH * sizeof(T) + PTB_WGMMA_ALIGNMENT);
 }
 
 template <typename T, bool DROP> static int launch_width(cudaStream_t stream, const ptb_attention_gradient *a)
@@ -199,6 +298,10 @@ template <typename T, bool DROP> static int launch_width(cudaStream_t stream, co
 
 template <typename T> static int launch_type(cudaStream_t stream, const ptb_attention_gradient *a)
 {
+    if (ptb_cuda_attention_wgmma(&a->shape) &&
+        ptb_aligned(16, a->query, a->key, a->value, a->d_out, a->d_query))
+        return a->shape.head_width <= 64 ? launch_group<T, 64, 2, 128>(stream, a)
+                                         : launch_group<T, 128, 2, 64>(stream, a);
     return a->shape.dropout_rate > 0 ? launch_width<T, true>(stream, a) : launch_width<T, false>(stream, a);
 }
 

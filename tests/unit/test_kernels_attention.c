@@ -78,12 +78,23 @@ static void check(fixture *f, ptb_attention_shape shape, bool accumulate)
 
 static const ptb_dtype types[] = {PTB_F32, PTB_BF16, PTB_F16};
 
+// The same with rows of 16-byte pieces.
+static ptb_attention_shape aligned(ptb_attention_shape shape)
+{
+    shape.head_width = (shape.head_width + 7) / 8 * 8;
+    shape.query_stride = shape.heads * shape.head_width + 8;
+    shape.key_stride = (shape.kv_heads ? shape.kv_heads : shape.heads) * shape.head_width + 16;
+    return shape;
+}
+
 static void check_types(fixture *f, ptb_attention_shape shape)
 {
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (int accumulate = 0; accumulate < 2; accumulate++) {
             shape.type = types[t];
             check(f, shape, accumulate);
+            if (types[t] == (accumulate ? PTB_BF16 : PTB_F16)) // GPUs have kernels for these alone
+                check(f, aligned(shape), accumulate);
         }
 }
 

@@ -1,0 +1,218 @@
+// What kernels that multiply with all four warps of a warp group share (wgmma, compute capability 9.0 alone):
+// products of 64 x 64 x 16 whose right operand, and the left one where it is not in registers, tensor cores
+// read from shared memory by themselves. Instructions, register layouts and descriptors are those of the PTX
+// ISA (section "Asynchronous warpgroup level matrix instructions"); the simulated device gets the same
+// functions in terms of its warp operations and reads operands through the bits of the descriptors. All 128
+// threads of a group call each function marked "group"; a group starts at a multiple of 128 threads.
+//
+// Order of a product: operands stored or copied to shared memory, ptb_proxy_fence in the threads that wrote
+// them, a barrier; ptb_wgmma_fence; products; ptb_wgmma_commit; ptb_wgmma_wait; ptb_wgmma_hold of each sum.
+// Until the wait neither sums nor left operands in registers may be touched.
+#ifndef PTB_STRATEGIES_TRANSFORMER_KERNELS_CUDA_WGMMA_CUH
+#define PTB_STRATEGIES_TRANSFORMER_KERNELS_CUDA_WGMMA_CUH
+
+#include "strategies/transformer/kernels_cuda_mma.cuh"
+
+// Whether what is being compiled may contain these instructions. The host's pass of nvcc reads the code of
+// kernels and does not generate any.
+#if defined(PTB_SIM) || !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define PTB_HAS_WGMMA 1
+#else
+#define PTB_HAS_WGMMA 0
+#endif
+
+// ---- operands in shared memory
+//
+// A tile of 64 columns has its rows one after the other, 128 bytes each, in the order of ptb_tile_at<64>,
+// which is the PTX ISA's swizzle of 128 bytes when the tile starts at a multiple of 1024 bytes. A descriptor
+// has the address in bits 0-13, the leading and the stride offset in 16-29 and 32-45 (all in 16 bytes) and
+// the swizzle in 62-63. Eight rows are 1024 bytes: the stride offset of both forms. The leading offset
+// separates blocks of 64 columns in the transposed form, of which there is one, and is not read in the other.
+
+enum { PTB_WGMMA_ALIGNMENT = 1024 };
+
+static __device__ __forceinline__ uint32_t ptb_shared_address(const void *shared)
+{
+#ifdef PTB_SIM
+    return (uint32_t)((uintptr_t)shared & 0x3ffff);
+#else
+    return (uint32_t)__cvta_generic_to_shared(shared);
+#endif
+}
+
+// The first place at or behind `shared` where a tile may start.
+template <typename T> __device__ __forceinline__ T *ptb_wgmma_align(T *shared)
+{
+    uint32_t skip = -ptb_shared_address(shared) & (PTB_WGMMA_ALIGNMENT - 1);
+    return shared + skip / sizeof(T);
+}
+
+// Descriptor of what starts at row `row` (a multiple of 8) and column `column` (a multiple of 16) of a tile.
+template <typename T> __device__ __forceinline__ uint64_t ptb_wgmma_at(const T *tile, int row, int column)
+{
+    uint32_t address = ptb_shared_address(tile) + (uint32_t)(row * 128 + column * 2);
+    return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
+           (uint64_t)1 << 62;
+}
+
+// ---- products of a group
+//
+// d [64, 64] = a [64, 16] * b [16, 64] (+ d when `add`), sums in f32. Warp w of the group has rows 16w to
+// 16w + 15 of a and d in its registers as ptb_mma has them; d[n] are columns 8n to 8n + 7. In shared memory
+// `a` is 64 rows from a descriptor on. b: TRANS false, 64 rows of a tile are the columns of b, 16 of its
+// columns the depth; TRANS true, 16 rows of a tile are the depth, its 64 columns the columns of b.
+
+#ifndef PTB_SIM
+
+#define PTB_WGMMA_SUMS                                                                                       \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "  \
+    "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+#define PTB_WGMMA_SUM(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define PTB_WGMMA_SUM_LIST                                                                                   \
+    PTB_WGMMA_SUM(0), PTB_WGMMA_SUM(1), PTB_WGMMA_SUM(2), PTB_WGMMA_SUM(3), PTB_WGMMA_SUM(4),                \
+        PTB_WGMMA_SUM(5), PTB_WGMMA_SUM(6), PTB_WGMMA_SUM(7)
+
+#define PTB_WGMMA(type, name)                                                                                \
+    template <bool TRANS>                                                                                    \
+    __device__ __forceinline__ void ptb_wgmma(float(&d)[8][4], const uint32_t(&a)[4], uint64_t b, bool add,  \
+                                              type)                                                          \
+    {                                                                                                        \
+        asm volatile(                                                                                        \
+            "{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." name         \
+            "." name " " PTB_WGMMA_SUMS "{%32, %33, %34, %35}, %36, p, 1, 1, %38;}"                          \
+            : PTB_WGMMA_SUM_LIST                                                                             \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)TRANS));           \
+    }                                                                                                        \
+    template <bool TRANS>                                                                                    \
+    __device__ __forceinline__ void ptb_wgmma(float(&d)[8][4], uint64_t a, uint64_t b, bool add, type)       \
+    {                                                                                                        \
+        asm volatile(                                                                                        \
+            "{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." name         \
+            "." name " " PTB_WGMMA_SUMS "%32, %33, p, 1, 1, 0, %35;}"                                        \
+            : PTB_WGMMA_SUM_LIST                                                                             \
+            : "l"(a), "l"(b), "r"((int)add), "n"((int)TRANS));                                               \
+    }
+PTB_WGMMA(__nv_bfloat16, "bf16")
+PTB_WGMMA(__half, "f16")
+#undef PTB_WGMMA
+#undef PTB_WGMMA_SUM_LIST
+#undef PTB_WGMMA_SUM
+#undef PTB_WGMMA_SUMS
+
+// Group. Registers that were written before are ready for the products after it.
+static __device__ __forceinline__ void ptb_wgmma_fence()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void ptb_wgmma_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Group. All but the latest N committed sets of products are complete.
+template <int N> __device__ __forceinline__ void ptb_wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+// The compiler reads sums neither before nor after this from another place than their registers: it does not
+// know that a wait writes them.
+static __device__ __forceinline__ void ptb_wgmma_hold(float (&d)[8][4])
+{
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+        asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
+}
+
+// What this thread wrote to shared memory (copies that it waited for included) before is what tensor cores
+// read after a barrier.
+static __device__ __forceinline__ void ptb_proxy_fence()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+#else // the same on the simulated device: each warp computes its rows, at once
+
+static inline const char *ptb_sim_operand(uint64_t descriptor, unsigned offset)
+{
+    if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0)
+        sim_abort_grid(cudaErrorIllegalInstruction, "wgmma: a descriptor of another swizzle than 128 bytes");
+    char *base = (char *)sim_dynamic_shared();
+    uintptr_t address = (uintptr_t)base + (((descriptor & 0x3fff) * 16 - (uintptr_t)base) & 0x3ffff) + offset;
+    return (const char *)(address ^ (address >> 7 & 7) << 4);
+}
+
+// Element (row or column of the product, depth) of an operand.
+template <typename T> float ptb_sim_element(uint64_t descriptor, bool trans, unsigned row, unsigned k)
+{
+    unsigned leading = (unsigned)(descriptor >> 16 & 0x3fff) * 16,
+             stride = (unsigned)(descriptor >> 32 & 0x3fff) * 16;
+    unsigned offset = trans ? row / 64 * leading + row % 64 * 2 + k / 8 * stride + k % 8 * 128
+                            : row / 8 * stride + row % 8 * 128 + k * 2;
+    T value;
+    memcpy(&value, ptb_sim_operand(descriptor, offset), sizeof value);
+    return (float)value;
+}
+
+template <typename T, bool TRANS> struct ptb_sim_wgmma {
+    float (*d)[4];
+    const uint32_t *registers; // NULL: a descriptor
+    uint64_t a, b;
+    bool add;
+    unsigned warp; // of the group
+    static void run(void *const lanes[])
+    {
+        float a[16][16], b[64][16];
+        const ptb_sim_wgmma *first = (const ptb_sim_wgmma *)lanes[0];
+        for (unsigned lane = 0; lane < 32; lane++) {
+            const ptb_sim_wgmma *from = (const ptb_sim_wgmma *)lanes[lane];
+            unsigned g = lane / 4, t = lane % 4;
+            if (from->b != first->b || (!from->registers && from->a != first->a) || from->add != first->add)
+                sim_abort_grid(cudaErrorIllegalInstruction, "wgmma: operands differ between lanes");
+            for (unsigned i = 0; first->registers && i < 4; i++) {
+                float2 pair = ptb_unpair(from->registers[i], T());
+                a[g + i % 2 * 8][2 * t + i / 2 * 8] = pair.x;
+                a[g + i % 2 * 8][2 * t + i / 2 * 8 + 1] = pair.y;
+            }
+        }
+        for (unsigned k = 0; k < 16; k++) {
+            for (unsigned row = 0; !first->registers && row < 16; row++)
+                a[row][k] = ptb_sim_element<T>(first->a, false, first->warp * 16 + row, k);
+            for (unsigned column = 0; column < 64; column++)
+                b[column][k] = ptb_sim_element<T>(first->b, TRANS, column, k);
+        }
+        for (unsigned lane = 0; lane < 32; lane++)
+            for (unsigned n = 0; n < 8; n++)
+                for (unsigned i = 0; i < 4; i++) {
+                    const float *left = a[lane / 4 + i / 2 * 8], *right = b[n * 8 + lane % 4 * 2 + i % 2];
+                    float *d = ((const ptb_sim_wgmma *)lanes[lane])->d[n] + i, sum = 0;
+                    for (unsigned k = 0; k < 16; k++)
+                        sum += left[k] * right[k];
+                    *d = first->add ? *d + sum : sum;
+                }
+    }
+};
+
+template <bool TRANS, typename T>
+void ptb_wgmma(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b, bool add, T)
+{
+    ptb_sim_wgmma<T, TRANS> mine = {d, a, 0, b, add, threadIdx.x / 32 % 4};
+    sim_warp_run(0xffffffffu, ptb_sim_wgmma<T, TRANS>::run, &mine);
+}
+
+template <bool TRANS, typename T> void ptb_wgmma(float (&d)[8][4], uint64_t a, uint64_t b, bool add, T)
+{
+    ptb_sim_wgmma<T, TRANS> mine = {d, NULL, a, b, add, threadIdx.x / 32 % 4};
+    sim_warp_run(0xffffffffu, ptb_sim_wgmma<T, TRANS>::run, &mine);
+}
+
+static inline void ptb_wgmma_fence() {}
+static inline void ptb_wgmma_commit() {}
+template <int N> void ptb_wgmma_wait() {}
+static inline void ptb_wgmma_hold(float (&)[8][4]) {}
+static inline void ptb_proxy_fence() {}
+
+#endif
+
+#endif
