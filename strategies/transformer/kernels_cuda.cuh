@@ -205,6 +205,30 @@ template <typename T, int N> __device__ __forceinline__ void ptb_store_numbers(T
                               ptb_narrow_word(in + 2 * EACH, T()), ptb_narrow_word(in + 3 * EACH, T())));
 }
 
+// N neighbours as they are in memory: one number, or 16 bytes of them.
+template <typename T, int N> struct ptb_raw {
+    uint4 words;
+    __device__ __forceinline__ void load(const T *from) { words = *(const uint4 *)from; }
+    __device__ __forceinline__ void zero() { words = make_uint4(0, 0, 0, 0); }
+    __device__ __forceinline__ void add_to(float (&sum)[N], float weight) const
+    {
+        float x[N];
+        ptb_widen<T>(x, words);
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            sum[e] += weight * x[e];
+    }
+};
+template <typename T> struct ptb_raw<T, 1> {
+    T number;
+    __device__ __forceinline__ void load(const T *from) { number = *from; }
+    __device__ __forceinline__ void zero() { number = ptb_from_f32<T>(0); }
+    __device__ __forceinline__ void add_to(float (&sum)[1], float weight) const
+    {
+        sum[0] += weight * ptb_to_f32(number);
+    }
+};
+
 // ---- sums and maxima, in a fixed order
 
 template <typename N> __device__ __forceinline__ N ptb_warp_sum(N value)

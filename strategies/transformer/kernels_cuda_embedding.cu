@@ -3,8 +3,9 @@
 // in order. The sort counts rows by class (key modulo CLASSES), places them class by class, and ranks them
 // within their class, which is small, by comparing each with all. The sorted list is cut into chunks; a run
 // that crosses chunks leaves partial sums, which a last kernel adds in order: one frequent token costs no
-// more than many rare ones.
+// more than many rare ones. Few rows go another way (kernels_cuda_embedding_few.cu).
 #include "strategies/transformer/kernels_cuda_each.cuh"
+#include "strategies/transformer/kernels_cuda_embedding.cuh"
 
 namespace {
 
@@ -41,18 +42,6 @@ template <typename T, bool positions> struct embedding {
 constexpr unsigned CLASSES = 2048, SORT_THREADS = 256, SORT_RESIDENT = 4;
 constexpr unsigned ALL = 0xffffffffu, WARP = 32;
 
-// A row's key: its token, or its position where there are no tokens.
-struct row_keys {
-    const int32_t *tokens, *start; /* [rows] */
-    size_t rows, sequence, offset;
-    __device__ unsigned of(size_t row) const
-    {
-        if (tokens)
-            return (unsigned)tokens[row];
-        return (unsigned)(offset + row % sequence - (start ? start[row] : 0));
-    }
-};
-
 // An entry of the list: key, then row, so that entries are compared as numbers.
 typedef unsigned long long entry;
 __device__ __forceinline__ unsigned key_of(entry e)
@@ -71,7 +60,7 @@ struct sort_memory {
 // Calls f(row, key, mask, below) for the rows of this thread; mask: lanes of the warp with rows of the same
 // class, below: how many of them are before this one. Whole warps call f, rows beyond the last one with an
 // empty mask.
-template <typename F> __device__ __forceinline__ void each_row(const row_keys &keys, F f)
+template <typename F> __device__ __forceinline__ void each_row(const ptb_row_keys &keys, F f)
 {
     unsigned lane = threadIdx.x % WARP;
     size_t first = (blockIdx.x * (size_t)blockDim.x + threadIdx.x) / WARP * WARP;
@@ -83,7 +72,7 @@ template <typename F> __device__ __forceinline__ void each_row(const row_keys &k
     }
 }
 
-__global__ void __launch_bounds__(SORT_THREADS) count_classes(row_keys keys, sort_memory m)
+__global__ void __launch_bounds__(SORT_THREADS) count_classes(ptb_row_keys keys, sort_memory m)
 {
     each_row(keys, [&](size_t, unsigned key, unsigned mask, unsigned below) {
         if (mask && below == 0)
@@ -119,7 +108,7 @@ __device__ void scan_classes(unsigned *out, const unsigned *in,
     __syncthreads();
 }
 
-__global__ void __launch_bounds__(SORT_THREADS) place_rows(row_keys keys, sort_memory m)
+__global__ void __launch_bounds__(SORT_THREADS) place_rows(ptb_row_keys keys, sort_memory m)
 {
     __shared__ unsigned offsets[CLASSES + 1], warp_sums[SORT_THREADS / WARP];
     scan_classes(offsets, m.counts, warp_sums);
@@ -272,7 +261,7 @@ int launch_sums(cudaStream_t stream, const run_sums &s, const T *d_out, unsigned
 
 // out[key of row] (+)= d_out[row]. out has `count` rows.
 template <typename T>
-int add_by_key(cudaStream_t stream, const ptb_embedding_gradient *a, const row_keys &keys, float *out,
+int add_by_key(cudaStream_t stream, const ptb_embedding_gradient *a, const ptb_row_keys &keys, float *out,
                size_t count, bool accumulate, char *scratch)
 {
     cudaError_t error = cudaSuccess;
@@ -309,12 +298,15 @@ int add_by_key(cudaStream_t stream, const ptb_embedding_gradient *a, const row_k
 
 template <typename T> int launch_gradient(cudaStream_t stream, const ptb_embedding_gradient *a, char *scratch)
 {
-    row_keys keys = {a->tokens, a->start, a->rows, a->sequence, a->position_offset};
-    int error = add_by_key<T>(stream, a, keys, a->d_table, a->vocabulary, a->accumulate_table, scratch);
-    if (error != cudaSuccess || !a->d_positions)
-        return error;
-    keys.tokens = nullptr;
-    return add_by_key<T>(stream, a, keys, a->d_positions, a->positions, a->accumulate_positions, scratch);
+    bool few_tokens = ptb_cuda_is_few(a, true), few_positions = a->d_positions && ptb_cuda_is_few(a, false);
+    int error = ptb_cuda_launch_few(stream, a, few_tokens, few_positions, scratch);
+    if (error == cudaSuccess && !few_tokens)
+        error = add_by_key<T>(stream, a, ptb_keys_of(a, true), a->d_table, a->vocabulary, a->accumulate_table,
+                              scratch);
+    if (error == cudaSuccess && a->d_positions && !few_positions)
+        error = add_by_key<T>(stream, a, ptb_keys_of(a, false), a->d_positions, a->positions,
+                              a->accumulate_positions, scratch);
+    return error;
 }
 
 } // namespace
@@ -334,9 +326,10 @@ extern "C" int ptb_cuda_launch_embedding(cudaStream_t stream, const ptb_embeddin
 
 extern "C" size_t ptb_cuda_embedding_gradient_scratch(const ptb_embedding_gradient *a)
 {
-    size_t width = a->width ? a->width : 1;
-    return (3 * CLASSES + 1) * sizeof(unsigned) + 2 * a->rows * sizeof(entry) +
-           chunks_of(a->rows, width) * 2 * width * sizeof(float);
+    size_t width = a->width ? a->width : 1, few = ptb_cuda_few_scratch(a);
+    size_t many = (3 * CLASSES + 1) * sizeof(unsigned) + 2 * a->rows * sizeof(entry) +
+                  chunks_of(a->rows, width) * 2 * width * sizeof(float);
+    return few > many ? few : many;
 }
 
 extern "C" int ptb_cuda_enqueue_embedding_gradient(cudaStream_t stream, const ptb_embedding_gradient *a,

@@ -42,8 +42,16 @@ ptb_status ptb_cuda_keep(ptb_stream *stream, ptb_cuda_kept **kept);
 // Device memory for the launches of one call: those of the stream's next call may overwrite it, since kernels
 // of a stream follow one another. At least PTB_CUDA_SCRATCH_BYTES are allocated at first, category workspace.
 // While a graph is captured nothing can be allocated: run what is captured once before.
-enum { PTB_CUDA_SCRATCH_BYTES = 32 << 20 };
+//
+// Before the scratch, and a part of it, are counters, PTB_CUDA_COUNTERS of them, 0 at first. A launch leaves
+// them 0: what it counts are blocks that have finished something, and the last one sets them back. (One that
+// only grows, and is used modulo a power of 2, may have any value.)
+enum { PTB_CUDA_SCRATCH_BYTES = 32 << 20, PTB_CUDA_COUNTERS = 20480 };
 ptb_status ptb_cuda_scratch(ptb_stream *stream, size_t bytes, void **memory);
+static inline unsigned *ptb_cuda_counters(void *scratch)
+{
+    return (unsigned *)scratch - PTB_CUDA_COUNTERS;
+}
 
 // The launcher of a kernel that needs scratch, and the bytes of it that a call needs: a constant of the
 // shape.

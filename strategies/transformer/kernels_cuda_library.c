@@ -147,7 +147,7 @@ static ptb_status state_init(const ptb_stream *stream, library_state *s)
     LIBRARY(Create, &s->handle);
     PTB_CUDA(cudaEventCreate(&s->begin));
     PTB_CUDA(cudaEventCreate(&s->end));
-    s->workspace_bytes = ptb_cuda_stream_workspace(1);
+    s->workspace_bytes = ptb_cuda_stream_workspace(1) - PTB_CUDA_COUNTERS * sizeof(unsigned);
     return preference_init(s);
 }
 

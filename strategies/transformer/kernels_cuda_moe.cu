@@ -34,30 +34,6 @@ template <typename T> struct gather {
     size_t rows, top_k, width;
 };
 
-// N neighbours as they are in memory: one number, or 16 bytes of them.
-template <typename T, int N> struct raw_numbers {
-    uint4 words;
-    __device__ __forceinline__ void load(const T *from) { words = *(const uint4 *)from; }
-    __device__ __forceinline__ void zero() { words = make_uint4(0, 0, 0, 0); }
-    __device__ __forceinline__ void add_to(float (&sum)[N], float weight) const
-    {
-        float x[N];
-        ptb_widen<T>(x, words);
-#pragma unroll
-        for (int e = 0; e < N; e++)
-            sum[e] += weight * x[e];
-    }
-};
-template <typename T> struct raw_numbers<T, 1> {
-    T number;
-    __device__ __forceinline__ void load(const T *from) { number = *from; }
-    __device__ __forceinline__ void zero() { number = ptb_from_f32<T>(0); }
-    __device__ __forceinline__ void add_to(float (&sum)[1], float weight) const
-    {
-        sum[0] += weight * ptb_to_f32(number);
-    }
-};
-
 // blockDim.x threads take a row, N neighbours each at a time; blockDim.y rows. TOGETHER choices of a row are
 // on their way at once: their slots are known before the first is asked for, and no load waits for a store. A
 // choice that was dropped, or is none, is 0.
@@ -71,7 +47,7 @@ __global__ void __launch_bounds__(GATHER_THREADS, 3) gather_rows(gather<T> g)
         return;
 #pragma unroll 1
     for (size_t c = threadIdx.x * (size_t)N; c < g.width; c += (size_t)blockDim.x * N) {
-        raw_numbers<T, N> before, choices[TOGETHER];
+        ptb_raw<T, N> before, choices[TOGETHER];
         float sum[N] = {0};
         before.zero();
         if (g.base)

@@ -147,6 +147,60 @@ static void test_differences(void **state)
     bag_release(&b);
 }
 
+// More rows than one thing holds that a back-end does with them: some share a token or a position with
+// hundreds of others, some with none, and the last sequence may be cut short.
+enum { MANY_TOKENS = 700, MANY_POSITIONS = 12 };
+static void check_many(fixture *f, ptb_dtype type, size_t rows, size_t sequence, size_t width, bool packed)
+{
+    bag b = {.f = f};
+    int32_t *tokens = bag_bytes(&b, rows * sizeof *tokens), *start = bag_bytes(&b, rows * sizeof *start);
+    array d_out = array_numbers(&b, type, rows * width, 2);
+    array d_table = array_numbers(&b, PTB_F32, MANY_TOKENS * width, 4),
+          d_positions = array_numbers(&b, PTB_F32, MANY_POSITIONS * width, 5);
+    double *table = array_doubles(&b, d_table), *positions = array_doubles(&b, d_positions);
+    for (size_t i = 0; i < MANY_POSITIONS * width; i++)
+        positions[i] = 0;
+    for (size_t r = 0; r < rows; r++) {
+        uint64_t draw = ptb_random_u64(1, 2, r);
+        tokens[r] = draw % 3 ? (int32_t)(draw / 3 % 2) * 699 : (int32_t)(draw / 3 % MANY_TOKENS);
+        start[r] = packed ? (int32_t)(r % sequence / 5 * 5) : 0;
+        for (size_t c = 0; c < width; c++) {
+            table[(size_t)tokens[r] * width + c] += array_at(d_out, r * width + c);
+            positions[(2 + r % sequence - (size_t)start[r]) * width + c] += array_at(d_out, r * width + c);
+        }
+    }
+    ptb_embedding_gradient args = {.d_table = d_table.data,
+                                   .d_positions = d_positions.data,
+                                   .d_out = d_out.data,
+                                   .tokens = tokens,
+                                   .start = packed ? start : NULL,
+                                   .rows = rows,
+                                   .sequence = sequence,
+                                   .width = width,
+                                   .vocabulary = MANY_TOKENS,
+                                   .positions = MANY_POSITIONS,
+                                   .position_offset = 2,
+                                   .type = type,
+                                   .accumulate_table = true};
+    for (int again = 0; again < 2; again++) { // a second call must find nothing that the first left behind
+        finish(f, f->kernels->embedding_gradient(f->stream, &args));
+        assert_close("d_table", d_table, table, 1);
+        assert_close("d_positions", d_positions, positions, 1);
+        args.accumulate_positions = true;
+        memset(d_out.data, 0, d_out.count * ptb_dtype_size(type));
+    }
+    bag_release(&b);
+}
+
+static void test_many(void **state)
+{
+    static const size_t sizes[][3] = {{500, 9, 24}, {500, 10, 5}, {45, 9, 300}, {8300, 9, 8}};
+    for (size_t i = 0; i < LENGTH(sizes); i++)
+        for (size_t t = 0; t < LENGTH(compute_types); t++)
+            for (int packed = 0; packed < 2; packed++)
+                check_many(*state, compute_types[t], sizes[i][0], sizes[i][1], sizes[i][2], packed);
+}
+
 // Thousands of rows share few tokens: their order in a sum is the rows' own.
 static size_t run_threads(bag *b, ptb_dtype type, array *results)
 {
@@ -193,6 +247,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         KERNEL_TEST(test_embedding),
         KERNEL_TEST(test_differences),
+        KERNEL_TEST(test_many),
         KERNEL_TEST(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
