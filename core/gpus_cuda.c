@@ -329,7 +329,77 @@ typedef struct {
     ptb_nvml_device device;
     unsigned links[PTB_NVML_LINKS_MAX], count;
     double gbits_s[PTB_NVML_LINKS_MAX];
+    gpu gpu;
 } nvlinks;
+
+// Payload of one link in one direction, GB/s, from NVIDIA's descriptions of P100, V100, A100, H100 and B200
+// (160, 300, 600, 900, 1800 GB/s both ways over 4, 6, 12, 18, 18 links). The rate that NVML gives is that of
+// the line, coding included: 26.562 for 25.
+static double payload_gb_s(const char *version)
+{
+    static const struct {
+        const char *version;
+        double gb_s;
+    } rates[] = {{"1.0", 20}, {"2.0", 25}, {"2.2", 25}, {"3.0", 25}, {"3.1", 25}, {"4.0", 25}, {"5.0", 50}};
+    for (size_t i = 0; version && i < sizeof rates / sizeof *rates; i++)
+        if (strcmp(version, rates[i].version) == 0)
+            return rates[i].gb_s;
+    return 0;
+}
+
+// One lane in one direction, GB/s: transfers a second by line coding (8b/10b, 128b/130b, from 6 on 242 of 256
+// bytes of a flit).
+static double pcie_lane_gb_s(unsigned generation)
+{
+    static const double lanes[] = {
+        0, 0.25, 0.5, 8.0 / 8 * 128 / 130, 16.0 / 8 * 128 / 130, 32.0 / 8 * 128 / 130, 64.0 / 8 * 242 / 256};
+    return generation < sizeof lanes / sizeof *lanes ? lanes[generation] : 0;
+}
+
+// The ports that are nearest to the GPU on PCIe.
+static void find_near_rails(const gpu *g, ptb_link_capacity *capacity)
+{
+    static const char *const order[] = {"PIX", "PXB", "PHB", "NODE", "SYS"};
+    enum { FAR = sizeof order / sizeof *order };
+    ptb_nic *nics = malloc(2 * PTB_NICS_MAX * sizeof *nics);
+    ptb_nic *rails = nics ? nics + PTB_NICS_MAX : NULL;
+    size_t count = nics ? ptb_nics_rails(nics, ptb_nics_read(ptb_sysfs_root(), nics), rails) : 0, best = FAR;
+    for (size_t i = 0; i < count; i++) {
+        const char *distance = ptb_pci_distance(g->path, g->numa_node, rails[i].pci_path, rails[i].numa_node);
+        size_t d = 0;
+        while (d < FAR - 1 && strcmp(order[d], distance) != 0)
+            d++;
+        if (d < best) {
+            capacity->near_rails = 0;
+            capacity->near_gbits_s = 0;
+        }
+        if (d <= best) {
+            capacity->near_rails++;
+            capacity->near_gbits_s += rails[i].gbits_s;
+            best = d;
+        }
+    }
+    free(nics);
+}
+
+static void tell_capacity(const void *state, ptb_link_capacity *capacity)
+{
+    const nvlinks *n = state;
+    const gpu *g = &n->gpu;
+    unsigned width = g->width && g->width < g->width_max ? g->width : g->width_max;
+    capacity->nvlinks = g->links;
+    capacity->nvlink_gb_s = payload_gb_s(g->link_version);
+    capacity->is_switched = g->links > 0 && g->switch_links == g->links;
+    snprintf(capacity->nvlink_version, sizeof capacity->nvlink_version, "%s",
+             g->link_version ? g->link_version : "");
+    // Grace and its GPUs are joined by NVLink-C2C; the slot that NVML names is not the way.
+    if (!strstr(g->name, "GH200") && !strstr(g->name, "GB200") && !strstr(g->name, "GB300")) {
+        capacity->pcie_generation = g->generation_max;
+        capacity->pcie_width = width;
+        capacity->pcie_gb_s = pcie_lane_gb_s(g->generation_max) * width;
+    }
+    find_near_rails(g, capacity);
+}
 
 static void find_links(nvlinks *n)
 {
@@ -345,25 +415,31 @@ static void find_links(nvlinks *n)
     }
 }
 
-static ptb_status open_links(const char *gpu, bool nics, void **state)
+static ptb_status open_links(const char *gpu, bool nics, ptb_text *why, void **state)
 {
     (void)nics;
-    ptb_text why = PTB_TEXT_INIT;
-    if (strncmp(gpu, "GPU-", 4) != 0) // an instance of MIG has no links
+    if (strncmp(gpu, "MIG-", 4) == 0)
+        ptb_text_append(why, "an instance of MIG has no NVLinks");
+    if (strncmp(gpu, "GPU-", 4) != 0)
         return PTB_SKIPPED;
     nvlinks *n = calloc(1, sizeof *n);
     if (!n) {
         ptb_error("no memory for the counters of NVLinks");
         return PTB_NO_MEMORY;
     }
-    ptb_status status = ptb_nvml_open(&n->nvml, &why);
-    ptb_text_release(&why);
-    if (status != PTB_OK) {
+    if (ptb_nvml_open(&n->nvml, why) != PTB_OK) {
         free(n);
         return PTB_SKIPPED;
     }
-    if (n->nvml.device_by_uuid(gpu, &n->device) == PTB_NVML_SUCCESS)
+    if (n->nvml.device_by_uuid(gpu, &n->device) == PTB_NVML_SUCCESS) {
+        read_gpu(&n->nvml, n->device, &n->gpu);
         find_links(n);
+    }
+    if (n->gpu.links == 0)
+        ptb_text_printf(why, "%s has no NVLink that is up", *n->gpu.name ? n->gpu.name : gpu);
+    else if (n->count < n->gpu.links)
+        ptb_text_printf(why, "%u of %u NVLinks have no counters that NVML gives to this user",
+                        n->gpu.links - n->count, n->gpu.links);
     *state = n;
     return PTB_OK;
 }
@@ -400,5 +476,6 @@ static const ptb_link_source nvlink_source = {
     .open = open_links,
     .read = read_counters,
     .close = close_links,
+    .capacity = tell_capacity,
 };
 PTB_REGISTER(PTB_KIND_LINK_SOURCE, nvlink_source);

@@ -180,7 +180,17 @@ static bool is_known(const ptb_nic *nics, size_t count, const char *pci_path)
     return false;
 }
 
-static bool read_interface(const char *root, const char *name, ptb_nic *nic)
+// A virtual interface that ends in another namespace (veth, macvlan): the only card that a container sees.
+static bool leads_outside(const char *root, const char *name)
+{
+    char index[32], link[32];
+    return read_line(index, sizeof index, "%s/class/net/%s/ifindex", root, name) &&
+           read_line(link, sizeof link, "%s/class/net/%s/iflink", root, name) && strcmp(index, link) != 0;
+}
+
+// False unless it is of the kind that is asked for: a real device, or one that leads out of a container.
+// Other virtual ones (bridges, tunnels) send their bytes over another.
+static bool read_interface(const char *root, const char *name, bool is_virtual, ptb_nic *nic)
 {
     char line[64], folder[PATH_BYTES];
     *nic = (ptb_nic){.unit_bytes = 1, .numa_node = -1, .kind = "Ethernet"};
@@ -190,32 +200,59 @@ static bool read_interface(const char *root, const char *name, ptb_nic *nic)
     for (int d = 0; d < 2; d++)
         snprintf(nic->counters[d], sizeof nic->counters[d], "%.300s/statistics/%s", folder, names[d]);
     nic->is_up = read_line(line, sizeof line, "%s/operstate", folder) && strcmp(line, "up") == 0;
-    if (read_line(line, sizeof line, "%s/speed", folder) && atof(line) > 0) // Mbit/s; -1: unknown
+    bool has_speed =
+        read_line(line, sizeof line, "%s/speed", folder) && atof(line) > 0; // Mbit/s; -1: unknown
+    if (has_speed && !is_virtual) // what a virtual one says is made up
         nic->gbits_s = atof(line) / 1000;
     strncat(folder, "/device", sizeof folder - strlen(folder) - 1);
     char real[PATH_MAX];
-    if (!realpath(folder, real))
-        return false; // virtual: its bytes go over another one
+    if (is_virtual != !realpath(folder, real))
+        return false;
+    if (is_virtual) {
+        snprintf(nic->kind, sizeof nic->kind, "virtual");
+        return leads_outside(root, name);
+    }
     if (!pci_part(folder, nic->pci_path))
         nic->pci_path[0] = '\0';
     nic->numa_node = ptb_pci_numa_node(root, nic->pci_path);
     return true;
 }
 
-size_t ptb_nics_read(const char *root, ptb_nic nics[PTB_NICS_MAX])
+// Appends interfaces to the `count` ports that are there; their number then.
+static size_t read_interfaces(const char *root, bool is_virtual, ptb_nic nics[PTB_NICS_MAX], size_t count)
 {
     char folder[PATH_BYTES];
-    size_t count = read_rdma(root, nics), rdma = count;
+    size_t rdma = count;
     snprintf(folder, sizeof folder, "%s/class/net", root);
     DIR *interfaces = opendir(folder);
     for (struct dirent *entry; interfaces && (entry = readdir(interfaces)) && count < PTB_NICS_MAX;)
-        if (entry->d_name[0] != '.' && read_interface(root, entry->d_name, &nics[count]) &&
+        if (entry->d_name[0] != '.' && read_interface(root, entry->d_name, is_virtual, &nics[count]) &&
             !is_known(nics, rdma, nics[count].pci_path))
             count++;
     if (interfaces)
         closedir(interfaces);
+    return count;
+}
+
+size_t ptb_nics_read(const char *root, ptb_nic nics[PTB_NICS_MAX])
+{
+    size_t count = read_interfaces(root, false, nics, read_rdma(root, nics));
+    if (count == 0)
+        count = read_interfaces(root, true, nics, 0);
     qsort(nics, count, sizeof *nics, by_name);
     return count;
+}
+
+size_t ptb_nics_rails(const ptb_nic *nics, size_t count, ptb_nic rails[PTB_NICS_MAX])
+{
+    bool has_rdma = false;
+    size_t found = 0;
+    for (size_t i = 0; i < count; i++)
+        has_rdma |= nics[i].is_up && nics[i].port > 0;
+    for (size_t i = 0; i < count; i++)
+        if (nics[i].is_up && (nics[i].port > 0) == has_rdma)
+            rails[found++] = nics[i];
+    return found;
 }
 
 bool ptb_nic_counter(const ptb_nic *nic, int direction, uint64_t *bytes)
@@ -270,7 +307,29 @@ typedef struct {
     ptb_nic nics[PTB_NICS_MAX];
 } ports;
 
-static ptb_status open_ports(const char *gpu, bool nics, void **state)
+static bool is_counted(const ptb_nic *nic)
+{
+    uint64_t bytes;
+    return nic->is_up && ptb_nic_counter(nic, 0, &bytes) && ptb_nic_counter(nic, 1, &bytes);
+}
+
+static void say_what_is_missing(const ports *p, ptb_text *why)
+{
+    size_t up = 0, counted = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        up += p->nics[i].is_up;
+        counted += is_counted(&p->nics[i]);
+    }
+    const char *between = *ptb_text_string(why) ? "; " : "";
+    if (up == 0)
+        ptb_text_printf(why, "%sno network card that is up in %s/class/infiniband and %s/class/net", between,
+                        ptb_sysfs_root(), ptb_sysfs_root());
+    else if (counted < up)
+        ptb_text_printf(why, "%s%zu of %zu ports of network cards have no counters that this user may read",
+                        between, up - counted, up);
+}
+
+static ptb_status open_ports(const char *gpu, bool nics, ptb_text *why, void **state)
 {
     (void)gpu;
     if (!nics)
@@ -281,6 +340,7 @@ static ptb_status open_ports(const char *gpu, bool nics, void **state)
         return PTB_NO_MEMORY;
     }
     p->count = ptb_nics_read(ptb_sysfs_root(), p->nics);
+    say_what_is_missing(p, why);
     *state = p;
     return PTB_OK;
 }
@@ -300,10 +360,29 @@ static void read_ports(void *state, ptb_links *links)
     }
 }
 
+static void tell_capacity(const void *state, ptb_link_capacity *capacity)
+{
+    const ports *p = state;
+    ptb_nic rails[PTB_NICS_MAX];
+    bool is_known_rate = true;
+    capacity->rails = (unsigned)ptb_nics_rails(p->nics, p->count, rails);
+    capacity->has_equal_rails = capacity->rails > 0;
+    for (size_t i = 0; i < capacity->rails; i++) {
+        capacity->rail_gbits_s += rails[i].gbits_s;
+        is_known_rate &= rails[i].gbits_s > 0;
+        capacity->has_equal_rails &=
+            rails[i].gbits_s >= rails[0].gbits_s && rails[i].gbits_s <= rails[0].gbits_s;
+        snprintf(capacity->rail_kind, sizeof capacity->rail_kind, "%s", rails[i].kind);
+    }
+    if (!is_known_rate)
+        capacity->rail_gbits_s = 0;
+}
+
 static const ptb_link_source nics_source = {
     .plugin = {"nics", "ports of network cards, counted by the cards"},
     .open = open_ports,
     .read = read_ports,
     .close = free,
+    .capacity = tell_capacity,
 };
 PTB_REGISTER(PTB_KIND_LINK_SOURCE, nics_source);

@@ -12,7 +12,7 @@ enum { PTB_NICS_MAX = 32, PTB_PCI_PATH_BYTES = 256 };
 typedef struct {
     char name[32]; // "mlx5_0", "eth0"
     int port;      // of an InfiniBand device; 0: an interface
-    char kind[16]; // "InfiniBand", "RoCE", "Ethernet"
+    char kind[16]; // "InfiniBand", "RoCE", "Ethernet", "virtual"
     bool is_up;
     double gbits_s;                    // 0: unknown
     char pci_path[PTB_PCI_PATH_BYTES]; // ptb_pci_path; "" when it is not a PCI device
@@ -23,8 +23,12 @@ typedef struct {
 
 // "/sys"; for tests with the simulated device PTB_SYSFS may name a folder in its place.
 const char *ptb_sysfs_root(void);
-// In order of name and port. root: ptb_sysfs_root().
+// In order of name and port. root: ptb_sysfs_root(). Where there is no real card, the virtual interfaces that
+// lead out of this network namespace: in a container their counters are all that can be read.
 size_t ptb_nics_read(const char *root, ptb_nic nics[PTB_NICS_MAX]);
+// Those over which training goes: the RDMA ports that are up, or where there is none, the interfaces that
+// are.
+size_t ptb_nics_rails(const ptb_nic *nics, size_t count, ptb_nic rails[PTB_NICS_MAX]);
 // False when the counter cannot be read.
 bool ptb_nic_counter(const ptb_nic *nic, int direction, uint64_t *bytes);
 

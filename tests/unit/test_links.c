@@ -111,6 +111,44 @@ static void test_no_cards(void **state)
     assert_int_equal(ptb_nics_read("/nonexistent", nics), 0);
 }
 
+// In a container: of the virtual interfaces, the one whose other end is elsewhere; and what training goes
+// over.
+static void test_virtual(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/ptb-sysfs-XXXXXX";
+    ptb_nic nics[PTB_NICS_MAX], rails[PTB_NICS_MAX];
+    assert_non_null(mkdtemp(root));
+    run_shell(
+        "set -e; cd %s\n"
+        "interface() { d=class/net/$1; mkdir -p $d/statistics; echo $2 >$d/ifindex; echo $3 >$d/iflink; "
+        "echo up >$d/operstate; echo 10000 >$d/speed; echo 5 >$d/statistics/tx_bytes; echo 6 "
+        ">$d/statistics/rx_bytes; }\n"
+        "interface lo 1 1; interface br0 3 3; interface eth0 2 7",
+        root);
+    assert_int_equal(ptb_nics_read(root, nics), 1);
+    assert_string_equal(nics[0].name, "eth0");
+    assert_string_equal(nics[0].kind, "virtual");
+    assert_true(nics[0].gbits_s <= 0); // the speed that it says is made up
+    assert_int_equal(ptb_nics_rails(nics, 1, rails), 1);
+    run_shell("rm -rf %s", root);
+}
+
+static void test_rails(void **state)
+{
+    fixture *f = *state;
+    ptb_nic nics[PTB_NICS_MAX], rails[PTB_NICS_MAX];
+    size_t count = ptb_nics_read(f->root, nics);
+    assert_int_equal(ptb_nics_rails(nics, count, rails), 2); // no interface, no port that is down
+    assert_string_equal(rails[0].name, "mlx5_0");
+    assert_string_equal(rails[1].name, "mlx5_1");
+    assert_int_equal(rails[1].port, 1);
+    for (size_t i = 0; i < count; i++)
+        nics[i].is_up &= nics[i].port == 0;
+    assert_int_equal(ptb_nics_rails(nics, count, rails), 1);
+    assert_string_equal(rails[0].name, "eth0");
+}
+
 static void test_addresses(void **state)
 {
     fixture *f = *state;
@@ -182,6 +220,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_cards, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_counters, set_up, tear_down),
         cmocka_unit_test(test_no_cards),
+        cmocka_unit_test(test_virtual),
+        cmocka_unit_test_setup_teardown(test_rails, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_addresses, set_up, tear_down),
         cmocka_unit_test(test_distances),
         cmocka_unit_test(test_difference),
