@@ -2,6 +2,7 @@
 // Every decision is taken from values that all ranks have agreed on, so all take the same one.
 #include "bench/runner.h"
 
+#include "bench/counters.h"
 #include "bench/sampling.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -24,7 +25,8 @@ struct ptb_runner {
     const ptb_bench *bench;
     size_t min, max; // samples
     ptb_sampler sampler;
-    double round_s; // about how long one sample takes, with reset and start
+    ptb_counters *counters; // of links; NULL: the benchmark moves nothing over any
+    double round_s;         // about how long one sample takes, with reset and start
 };
 
 ptb_status ptb_runner_new(const ptb_runner_env *env, const ptb_measure *measure, const ptb_bench *bench,
@@ -51,6 +53,8 @@ ptb_status ptb_runner_new(const ptb_runner_env *env, const ptb_measure *measure,
                 measure->max_iters ? runner->max : runner->min;
         size_t room = runner->max > PTB_ROUND_MAX ? runner->max : PTB_ROUND_MAX; // warming up uses it too
         status = ptb_sampler_init(&runner->sampler, env, bench, room, strcmp(measure->time, "avg") == 0);
+        if (status == PTB_OK && bench->device)
+            status = ptb_counters_new(env->world, &runner->counters);
     }
     status = ptb_world_agree(env->world, status);
     if (status != PTB_OK) {
@@ -63,8 +67,10 @@ ptb_status ptb_runner_new(const ptb_runner_env *env, const ptb_measure *measure,
 
 void ptb_runner_free(ptb_runner *runner)
 {
-    if (runner)
+    if (runner) {
         ptb_sampler_release(&runner->sampler);
+        ptb_counters_free(runner->counters);
+    }
     free(runner);
 }
 
@@ -288,6 +294,17 @@ static ptb_status verify(ptb_runner *runner, ptb_bench_run *run, ptb_case_result
     return gather_reason(world, mine, result->reason);
 }
 
+// What went over links beside what the algorithm that ran implies.
+static ptb_status derive_traffic(ptb_runner *runner, ptb_bench_run *run, ptb_case_result *result)
+{
+    ptb_traffic traffic = {.bytes = 0};
+    uint64_t iterations = result->warmup + result->count * result->batch;
+    if (!runner->counters || !runner->bench->moves(run, &traffic))
+        return PTB_OK;
+    return ptb_counters_derive(runner->counters, &traffic, iterations, runner->env->links_told,
+                               &result->metrics, &result->facts);
+}
+
 static ptb_status derive(ptb_runner *runner, ptb_bench_run *run, ptb_case_result *result)
 {
     const ptb_bench *bench = runner->bench;
@@ -302,6 +319,9 @@ static ptb_status derive(ptb_runner *runner, ptb_bench_run *run, ptb_case_result
     }
     if (bench->facts)
         bench->facts(run, &result->facts);
+    status = ptb_world_agree(runner->env->world, status);
+    if (status == PTB_OK)
+        status = derive_traffic(runner, run, result);
     while (bench->series && result->series_count < PTB_SERIES_MAX &&
            bench->series(run, result->series_count, &result->series[result->series_count]))
         result->series_count++;
@@ -324,7 +344,13 @@ static ptb_status set_ended(ptb_runner *runner, ptb_status status, const char *m
 static ptb_status run_prepared(ptb_runner *runner, ptb_bench_run *run, const ptb_case *c,
                                ptb_case_result *result)
 {
-    ptb_status status = measure(runner, run, c, result);
+    ptb_counters *counters = runner->counters;
+    ptb_status status = counters ? ptb_counters_begin(counters, runner->bench->device(run)) : PTB_OK;
+    status = counters ? ptb_world_agree(runner->env->world, status) : status;
+    if (status == PTB_OK)
+        status = measure(runner, run, c, result);
+    if (status == PTB_OK && counters)
+        ptb_counters_end(counters);
     if (status == PTB_OK)
         status = verify(runner, run, result);
     if (status == PTB_OK)

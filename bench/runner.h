@@ -15,6 +15,7 @@ typedef struct {
     ptb_watch *watch;        // may be NULL
     ptb_trace *trace;        // may be NULL; cleared when sampling begins
     const atomic_bool *stop; // may be NULL; ranks agree on it between rounds of samples
+    bool *links_told;        // whether it was said what of the links cannot be counted; NULL: not to be said
     void (*tick)(void *arg); // may be NULL; called now and then between rounds
     void *tick_arg;
 } ptb_runner_env;

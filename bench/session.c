@@ -44,6 +44,7 @@ typedef struct {
     size_t kept; // of the keys above, those that an earlier session of this run has stored
     size_t measured, wrong, failed, skipped; // cases of this session
     bool has_warned_of_faults;
+    bool links_told;  // what of the links cannot be counted
     ptb_status worst; // of cases that are wrong or failed: the run goes on, the exit code remembers
 } session;
 
@@ -228,8 +229,11 @@ static ptb_status run_active(session *s, const ptb_part *part, ptb_world *active
     if (part->measure.trace && !s->counting)
         status = ptb_trace_new(SPAN_ROOM, active->rank, &trace);
     status = ptb_world_agree(active, status);
-    ptb_runner_env env = {
-        .world = active, .watch = s->watch, .trace = trace, .stop = ptb_watch_stop(s->watch)};
+    ptb_runner_env env = {.world = active,
+                          .watch = s->watch,
+                          .trace = trace,
+                          .stop = ptb_watch_stop(s->watch),
+                          .links_told = &s->links_told};
     if (is_root(s)) {
         env.tick = ptb_progress_tick;
         env.tick_arg = &s->progress;

@@ -145,7 +145,7 @@ ptb_status ptb_auto_tune(ptb_world *world, double budget_s, ptb_auto *table)
     if (world->rank == 0)
         ptb_info("measuring the algorithms of `host` with %d ranks once on this machine, about %.0f s",
                  world->size, budget_s);
-    uint64_t sent = 0;
+    ptb_sent sent = {0, 0};
     ptb_comm_config config = {.timeout_s = 120};
     tuning t = {.table = table};
     PTB_TRY(ptb_team_open(world, &config, false, &sent, &t.team));

@@ -256,7 +256,7 @@ ptb_status ptb_coll_bench_prepare(ptb_bench_run *run, const ptb_case *c, char *r
     if (run->plan.graph)
         PTB_TRY(capture(run));
     run->iterations = 0;
-    run->sent_before = run->comm->sent_bytes;
+    run->sent_before = run->comm->sent;
     return run->subject->collective.has_data ? ptb_coll_fill(run) : PTB_OK;
 }
 

@@ -1,7 +1,7 @@
 // The implementation that all collective benchmarks share. A collective file defines its ptb_collective and
 // its option table and makes its ptb_bench with PTB_COLL_BENCH. Sources: coll_plan.c (options to a plan),
 // coll_sweep.c (sizes and cases), coll_bench.c (life of a run, buffers, the loops), coll_verify.c,
-// coll_metrics.c.
+// coll_metrics.c, coll_traffic.c (what goes over links).
 #ifndef PTB_COLLECTIVES_COLL_BENCH_H
 #define PTB_COLLECTIVES_COLL_BENCH_H
 
@@ -18,6 +18,8 @@ ptb_status ptb_coll_bench_iterate(ptb_bench_run *run, uint64_t n);
 ptb_status ptb_coll_bench_verify(ptb_bench_run *run, ptb_verdict *verdict);
 ptb_status ptb_coll_bench_metrics(ptb_bench_run *run, const ptb_timing *timing, ptb_metrics *metrics);
 void ptb_coll_bench_facts(ptb_bench_run *run, ptb_params *facts);
+const char *ptb_coll_bench_device(ptb_bench_run *run);
+bool ptb_coll_bench_moves(ptb_bench_run *run, ptb_traffic *traffic);
 void ptb_coll_bench_finish(ptb_bench_run *run);
 void ptb_coll_bench_close(ptb_bench_run *run);
 
@@ -28,7 +30,8 @@ void ptb_coll_bench_close(ptb_bench_run *run);
         .config_size = sizeof(ptb_coll_config), .open = (open_), .next = ptb_coll_bench_next,                \
         .prepare = ptb_coll_bench_prepare, .reset = ptb_coll_bench_reset, .iterate = ptb_coll_bench_iterate, \
         .verify = ptb_coll_bench_verify, .metrics = ptb_coll_bench_metrics, .facts = ptb_coll_bench_facts,   \
-        .finish = ptb_coll_bench_finish, .close = ptb_coll_bench_close                                       \
+        .device = ptb_coll_bench_device, .moves = ptb_coll_bench_moves, .finish = ptb_coll_bench_finish,     \
+        .close = ptb_coll_bench_close                                                                        \
     }
 
 // Registers `collective` (a const ptb_collective in the same file) and a benchmark with the given name and

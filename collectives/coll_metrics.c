@@ -108,7 +108,7 @@ void ptb_coll_bench_facts(ptb_bench_run *run, ptb_params *facts)
         ptb_params_set(facts, "groups", "%d", run->plan.groups);
         ptb_params_set(facts, "group_ranks", "%d", run->group->size);
     }
-    uint64_t sent = run->comm->sent_bytes - run->sent_before;
+    uint64_t sent = run->comm->sent.bytes - run->sent_before.bytes;
     if (sent && run->iterations)
         ptb_params_set(facts, "sent_bytes_per_iter", "%.0f", (double)sent / (double)run->iterations);
 }

@@ -111,9 +111,10 @@ struct ptb_bench_run {
     size_t *pair_counts; // [4 * group size], all_to_all_v
     uint64_t aggregate;
     ptb_coll_loop *loop;
-    bool refill;                      // in place and the call overwrites its input
-    char *send, *recv;                // start of the data
-    uint64_t iterations, sent_before; // whole case
+    bool refill;         // in place and the call overwrites its input
+    char *send, *recv;   // start of the data
+    uint64_t iterations; // of the whole case
+    ptb_sent sent_before;
 };
 
 // coll_plan.c. `choose` lists the subjects; logs and returns USAGE or UNSUPPORTED.
@@ -141,6 +142,7 @@ ptb_status ptb_coll_place_use(ptb_bench_run *run, const ptb_coll_point *point, c
 // Makes the buffers that the case in work needs, unless they are there. SKIPPED with a reason.
 ptb_status ptb_coll_buffers_use(ptb_bench_run *run, char *reason);
 void ptb_coll_buffers_free(ptb_bench_run *run);
+// coll_traffic.c: what the case in work moves over links (ptb_bench.device and .moves).
 // coll_verify.c: fills and poisons the buffers of the case in work / its input only.
 ptb_status ptb_coll_fill(ptb_bench_run *run);
 ptb_status ptb_coll_fill_input(ptb_bench_run *run);

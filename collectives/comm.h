@@ -120,13 +120,18 @@ typedef struct {
     void (*describe)(ptb_comm *comm, const ptb_coll *call, ptb_params *facts);
 } ptb_comm_ops;
 
+// Payload that a rank handed to peers.
+typedef struct {
+    uint64_t bytes, far_bytes; // to all; of these, to ranks of other hosts
+} ptb_sent;
+
 // First member of each implementation's struct.
 struct ptb_comm {
     const ptb_comm_ops *ops;
     ptb_world *world;
     int rank, size;
-    uint64_t sent_bytes; // payload bytes this rank handed to peers, counted by the back-ends that move data
-                         // themselves
+    ptb_sent sent; // counted by the back-ends that move data themselves (counts_sent)
+    bool counts_sent;
 };
 
 ptb_status ptb_comm_open(const char *name, ptb_world *world, const ptb_comm_config *config, ptb_comm **comm);

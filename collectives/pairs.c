@@ -8,6 +8,7 @@
 //   peer-kernel  the same by loads and stores of a kernel
 // To add a path, add its row in `paths` and its case in move().
 #include "collectives/comm.h"
+#include "collectives/traffic.h"
 #include "core/bench.h"
 #include "core/log.h"
 #include "core/pattern.h"
@@ -466,6 +467,30 @@ static void pairs_facts(ptb_bench_run *run, ptb_params *facts)
         run->comm->ops->describe(run->comm, NULL, facts);
 }
 
+static const char *pairs_device(ptb_bench_run *run)
+{
+    return run->device->identity;
+}
+
+// Copies between host and device go over the GPU's slot, those within a device over no link.
+static bool pairs_moves(ptb_bench_run *run, ptb_traffic *t)
+{
+    const pairs_point *p = run->point;
+    double bytes = (double)p->bytes;
+    bool is_host = strcmp(run->device->ops->plugin.name, "host") == 0;
+    *t = (ptb_traffic){.bytes = bytes, .counted = bytes, .on_gpu = !is_host};
+    if (!between_ranks(p->path)) {
+        t->slot_most = bytes;
+        snprintf(t->how, sizeof t->how, "one copy: S over the PCIe slot of the GPU");
+        return !is_host && p->path != PATH_D2D;
+    }
+    ptb_traffic_of_message(run->env.world, p->from, p->to, bytes, t);
+    t->near_rails_only = !is_host;
+    if (is_host)
+        t->near_bytes = 0; // through memory
+    return true;
+}
+
 static void pairs_finish(ptb_bench_run *run)
 {
     if (run->peer)
@@ -488,6 +513,8 @@ static const ptb_bench pairs = {
     .verify = pairs_verify,
     .metrics = pairs_metrics,
     .facts = pairs_facts,
+    .device = pairs_device,
+    .moves = pairs_moves,
     .finish = pairs_finish,
     .close = pairs_close,
 };

@@ -73,7 +73,7 @@ static ptb_status share_control(ptb_team *team)
     return status;
 }
 
-ptb_status ptb_team_open(ptb_world *world, const ptb_comm_config *config, bool threads, uint64_t *sent_bytes,
+ptb_status ptb_team_open(ptb_world *world, const ptb_comm_config *config, bool threads, ptb_sent *sent,
                          ptb_team **out)
 {
     ptb_team *team = calloc(1, sizeof *team);
@@ -96,7 +96,7 @@ ptb_status ptb_team_open(ptb_world *world, const ptb_comm_config *config, bool t
     team->size = world->size;
     team->config = *config;
     team->threads = threads;
-    team->sent_bytes = sent_bytes;
+    team->sent = sent;
     team->local_rank = threads ? world->rank : world->local_rank;
     team->local_size = threads ? world->size : world->local_size;
     team->spins = world->oversubscribed ? SPINS_OVERSUBSCRIBED : SPINS;

@@ -93,12 +93,12 @@ typedef struct ptb_team {
     struct ptb_wire *wire;
     void *scratch[2]; // grown by ptb_team_scratch
     size_t scratch_bytes[2];
-    uint64_t *sent_bytes; // the communicator's counter
+    ptb_sent *sent; // the communicator's counters
 } ptb_team;
 
-// Collective over the world. threads: members are threads (world_local), else processes. `sent_bytes` is
+// Collective over the world. threads: members are threads (world_local), else processes. `sent` is
 // counted up by algorithms.
-ptb_status ptb_team_open(ptb_world *world, const ptb_comm_config *config, bool threads, uint64_t *sent_bytes,
+ptb_status ptb_team_open(ptb_world *world, const ptb_comm_config *config, bool threads, ptb_sent *sent,
                          ptb_team **team);
 // Needs no peer: memory that others still use stays until they close.
 void ptb_team_close(ptb_team *team);

@@ -81,10 +81,11 @@ ptb_status ptb_team_comm_open(ptb_world *world, const ptb_comm_config *config, c
 {
     ptb_team_comm *c = calloc(1, sizeof *c);
     PTB_TRY(ptb_world_agree(world, c ? PTB_OK : PTB_NO_MEMORY));
-    c->comm = (ptb_comm){.ops = ops, .world = world, .rank = world->rank, .size = world->size};
+    c->comm =
+        (ptb_comm){.ops = ops, .world = world, .rank = world->rank, .size = world->size, .counts_sent = true};
     ptb_status status = choose_at_open(c, world, config, threads);
     if (status == PTB_OK)
-        status = ptb_team_open(world, config, threads, &c->comm.sent_bytes, &c->team);
+        status = ptb_team_open(world, config, threads, &c->comm.sent, &c->team);
     if (status == PTB_OK)
         status = check_transport(c->team, config->transport);
     if (status != PTB_OK) {

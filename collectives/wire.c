@@ -117,7 +117,9 @@ static int append(ptb_team *team, ptb_wire_op op, int after)
 
 int ptb_wire_send(ptb_team *team, int peer, const void *from, size_t bytes, int after)
 {
-    *team->sent_bytes += bytes;
+    team->sent->bytes += bytes;
+    if (team->world->host_of[peer] != team->world->host)
+        team->sent->far_bytes += bytes;
     return append(team, (ptb_wire_op){.kind = PTB_WIRE_SEND, .peer = peer, .from = from, .bytes = bytes},
                   after);
 }

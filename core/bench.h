@@ -8,6 +8,7 @@
 #include "core/registry.h"
 #include "core/stats.h"
 #include "core/trace.h"
+#include "core/traffic.h"
 #include "core/world.h"
 
 #include <stdint.h>
@@ -137,6 +138,13 @@ typedef struct {
     ptb_status (*metrics)(ptb_bench_run *run, const ptb_timing *timing, ptb_metrics *metrics);
     // What really ran: algorithm, transport, segment size, call.
     void (*facts)(ptb_bench_run *run, ptb_params *facts);
+    // For the counters of links, which are read before the first and after the last iteration. The identity
+    // of the device (core/device.h) that the prepared case uses; "": none with links. NULL: the benchmark
+    // moves nothing between ranks, and no counters are read.
+    const char *(*device)(ptb_bench_run *run);
+    // What the algorithm that ran implies for one iteration of this rank. Called after metrics, on all ranks.
+    // False: nothing is to be expected of this case (one rank, no data). Not NULL where device is not.
+    bool (*moves)(ptb_bench_run *run, ptb_traffic *traffic);
     // i-th series of the case on this rank; false past the end. NULL: none.
     bool (*series)(ptb_bench_run *run, size_t i, ptb_series *series);
     // Ends a case. Keeps buffers for the next one where that is sensible.

@@ -517,6 +517,16 @@ static void step_facts(ptb_bench_run *run, ptb_params *facts)
     data->ops->describe(run->trainer->data, facts);
 }
 
+static const char *step_device(ptb_bench_run *run)
+{
+    return run->trainer->device->identity;
+}
+
+static bool step_moves(ptb_bench_run *run, ptb_traffic *traffic)
+{
+    return ptb_step_moves(run->trainer, traffic);
+}
+
 static bool step_series(ptb_bench_run *run, size_t i, ptb_series *series)
 {
     const ptb_trainer *t = run->trainer;
@@ -573,6 +583,8 @@ static const ptb_bench step_bench = {
     .verify = step_verify,
     .metrics = step_metrics,
     .facts = step_facts,
+    .device = step_device,
+    .moves = step_moves,
     .series = step_series,
     .finish = step_finish,
     .close = step_close,

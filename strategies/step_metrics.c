@@ -2,11 +2,14 @@
 // its own.
 #include "strategies/step_metrics.h"
 
+#include "collectives/traffic.h"
 #include "core/log.h"
 #include "strategies/datasheet.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 // FLOP/s of all ranks' matrix products.
 typedef struct {
@@ -131,4 +134,30 @@ ptb_status ptb_step_metrics(ptb_trainer *t, double step_ns, ptb_metrics *metrics
     add_rates(t, step_ns, &peak, metrics);
     add_training(t, metrics);
     return add_events(t, metrics);
+}
+
+bool ptb_step_moves(ptb_trainer *trainer, ptb_traffic *t)
+{
+    const ptb_data *data = trainer->data;
+    const ptb_comm *comm = data->env.comm;
+    double steps = (double)trainer->steps;
+    ptb_params facts = {.count = 0};
+    if (comm->size == 1 || steps <= 0)
+        return false;
+    bool is_nccl = strcmp(comm->ops->plugin.name, "nccl") == 0;
+    ptb_traffic_call call = {.group = comm->world,
+                             .kind = PTB_ALL_REDUCE,
+                             .bytes = (double)data->collective_bytes / steps,
+                             .in_rank_order = !is_nccl};
+    *t = (ptb_traffic){.bytes = call.bytes, .on_gpu = is_nccl};
+    data->ops->describe(trainer->data, &facts);
+    call.algorithm = ptb_traffic_algorithm(&facts, comm->world, PTB_ALL_REDUCE, t);
+    if (comm->counts_sent) {
+        t->near_bytes = 0;
+        t->far_bytes = (double)comm->sent.far_bytes / steps;
+        snprintf(t->how, sizeof t->how, "counted: what was handed to ranks of other hosts");
+    } else if (call.algorithm) {
+        ptb_traffic_of_call(&call, t);
+    }
+    return true;
 }

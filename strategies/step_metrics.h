@@ -10,4 +10,8 @@
 // the utilisations, on all ranks at once (some tenths of a second). Collective.
 ptb_status ptb_step_metrics(ptb_trainer *trainer, double step_ns, ptb_metrics *metrics);
 
+// What one step sends over links: its gradients, as if all were reduced by the algorithm of the first bucket.
+// False: there is one rank.
+bool ptb_step_moves(ptb_trainer *trainer, ptb_traffic *traffic);
+
 #endif

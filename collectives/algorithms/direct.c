@@ -440,7 +440,7 @@ static void count_sent(const ptb_team *team, const ptb_coll *call, bool small)
     default:
         break;
     }
-    *team->sent_bytes += sent * size;
+    team->sent->bytes += sent * size;
 }
 
 static bool is_elementwise(const ptb_coll *call)

@@ -1,0 +1,42 @@
+// What a case moves over links by the algorithm that ran, and how fast that can be at best. A benchmark says
+// how many bytes its algorithm sends (ptb_bench.moves); the counters of the links (core/links.h) say what was
+// on the wire; both are stored side by side (bench/counters.h).
+//
+// The expected peak is no model of a library: it is the rate at which the busiest link would carry what the
+// algorithm implies, at its full rate and without a pause.
+#ifndef PTB_CORE_TRAFFIC_H
+#define PTB_CORE_TRAFFIC_H
+
+#include "core/links.h"
+
+enum { PTB_TRAFFIC_TEXT = 104 }; // that fits a fact
+
+// Bytes of one iteration. NAN: not known, `how` says why.
+typedef struct {
+    // Sent by this rank to GPUs of its own host, and to ranks of other hosts. Where an algorithm spreads its
+    // bytes over the ranks in a way that it does not tell (the rings of NCCL leave a host at a GPU each),
+    // this is an even share: the sums over ranks are right.
+    double near_bytes, far_bytes;
+    // In the direction that carries more: of the GPU that moves most within its host; of the host that moves
+    // most to or from others; of the GPU that moves most over its PCIe slot, between hosts.
+    double gpu_most, host_most, slot_most;
+    double bytes;                   // S
+    double counted;                 // what the rate of a case counts: S x the bus factor
+    bool on_gpu;                    // else memory of the host: nothing goes over NVLinks
+    bool near_rails_only;           // one GPU at a time: of its host's ports, those nearest to it
+    char how[PTB_TRAFFIC_TEXT];     // "ring: 2(n-1)/n S over each of n edges"
+    char no_peak[PTB_TRAFFIC_TEXT]; // why no peak is worked out though the bytes are known; "": one is
+} ptb_traffic;
+
+// Nothing is known, for that reason.
+void ptb_traffic_unknown(ptb_traffic *traffic, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// GB/s that the case can reach at most over links of that capacity (the least of all ranks), and how it was
+// worked out: "a GPU moves 1.75 S over 18 NVLinks 4.0 x 25 GB/s". NAN when it is not known, with "unknown: "
+// and the reason in `how`.
+double ptb_traffic_peak(const ptb_traffic *traffic, const ptb_link_capacity *capacity,
+                        char how[PTB_TRAFFIC_TEXT]);
+// least: the smaller of the two in everything.
+void ptb_link_capacity_least(ptb_link_capacity *least, const ptb_link_capacity *other);
+
+#endif
