@@ -6,11 +6,14 @@
 #include <stdio.h>
 #include <string.h>
 
+extern "C" void sim_link_traffic(int machine_device, uint64_t sent_bytes, uint64_t received_bytes);
+
 namespace {
 struct copy_work {
     void *to;
     const void *from;
     size_t bytes;
+    int from_gpu, to_gpu; // of the machine; the same unless it goes over links
 };
 
 struct set_work {
@@ -29,7 +32,17 @@ cudaError_t run_copy(void *args)
 {
     const copy_work *of = (const copy_work *)args;
     memmove(of->to, of->from, of->bytes);
+    if (of->from_gpu != of->to_gpu) {
+        sim_link_traffic(of->from_gpu, of->bytes, 0);
+        sim_link_traffic(of->to_gpu, 0, of->bytes);
+    }
     return cudaSuccess;
+}
+
+int gpu_of(const void *memory)
+{
+    cudaPointerAttributes attributes;
+    return cudaPointerGetAttributes(&attributes, memory) ? -1 : sim_visible_device(attributes.device);
 }
 
 cudaError_t run_set(void *args)
@@ -91,7 +104,8 @@ cudaError_t copy_through(CUstream_st *stream, char *to, const char *from, size_t
             return error;
         if (is_read)
             memcpy(between, from + done, part.bytes);
-        const copy_work work = {is_read ? to + done : between, is_read ? between : from + done, part.bytes};
+        const copy_work work = {is_read ? to + done : between, is_read ? between : from + done, part.bytes, 0,
+                                0};
         error = push(stream, run_copy, &work, sizeof work, &part, &s->until);
         if (error)
             return error;
@@ -119,7 +133,8 @@ cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, cud
     activity.correlation = sim_next_correlation(call);
     const bool host_to = sim_place_of(to) == SIM_PLACE_HOST, host_from = sim_place_of(from) == SIM_PLACE_HOST;
     if (!host_to && !host_from) {
-        const copy_work work = {to, from, bytes};
+        const bool over_links = activity.copy_kind == cudaMemcpyDeviceToDevice && gpu_of(to) != gpu_of(from);
+        const copy_work work = {to, from, bytes, over_links ? gpu_of(from) : 0, over_links ? gpu_of(to) : 0};
         return push(stream, run_copy, &work, sizeof work, &activity, NULL);
     }
     error = sim_capture_forbids_waiting(stream);

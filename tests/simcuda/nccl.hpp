@@ -3,18 +3,19 @@
 // device process, and passes all data through that segment. Files: nccl_comm.cpp (communicators),
 // nccl_calls.cpp (the calls and groups), nccl_choice.cpp (algorithm and protocol, as NCCL_ALGO and NCCL_PROTO
 // say), nccl_profiler.cpp (what NCCL tells a profiler plug-in), nccl_device.cpp and nccl_reduce.cpp (what
-// runs in the device process).
+// runs in the device process), nccl_traffic.cpp (what goes over links).
 //
-// Which algorithm is chosen is only reported: data always goes the same way. The machine has NVSwitch, one
-// host and no CollNet. As with the real one, a forced algorithm that cannot be had is sometimes refused
-// (ncclInvalidUsage) and sometimes replaced without a word: nvls_tree runs as nvls on one host, collnet and
-// pat run as ring.
+// Which algorithm is chosen is only reported and counted on the links: data always goes the same way. The
+// machine has NVSwitch and no CollNet; ranks with another host name are on another host. As with the real
+// one, a forced algorithm that cannot be had is sometimes refused (ncclInvalidUsage) and sometimes replaced
+// without a word: nvls_tree runs as nvls on one host, collnet and pat run as ring.
 //
 // PTB_SIM: ncclerr=N (the N-th operation of each rank ends with ncclRemoteError), nccl_hang=N (it never
 // ends), slow_rank=R:US (rank R takes so much longer for each),
 // late_rank=R:MS (rank R joins a communicator so much later), dead_link=A-B (nothing passes between these
 // ranks), nccl_replace=1 (every forced algorithm runs as ring), nccl_symmetric=0 (no windows),
-// nccl_profiler=N (version of the plug-in interface, 5 or 6).
+// wrong_rail=A:B (what should go over network card A of this host goes over B), nccl_profiler=N (version of
+// the plug-in interface, 5 or 6).
 #ifndef PTB_SIMCUDA_NCCL_HPP
 #define PTB_SIMCUDA_NCCL_HPP
 
@@ -68,6 +69,7 @@ struct sim_nccl_rank {
     std::atomic<int> joined;
     std::atomic<int> aborted;
     std::atomic<int> busy;      // pieces of work that run
+    std::atomic<uint64_t> host; // hash of the host's name
     std::atomic<uint64_t> side; // address of its sim_nccl_side in its device process
     sim_nccl_call call[2];
 };
@@ -113,6 +115,8 @@ struct sim_nccl_attach {
     int rank, ranks;
     long error_at, hang_at, slow_us; // -1: never
     int dead[2];                     // -1: none
+    int gpu;                         // of the machine
+    int rail_moved[2];               // from, to; -1: none
 };
 cudaError_t sim_nccl_work_attach(void *args);
 struct sim_nccl_detach {
@@ -126,6 +130,8 @@ struct sim_nccl_collective {
     const void *send;
     void *recv;
     sim_nccl_times *times; // NULL: nobody asks
+    const char *algorithm; // a constant of the program
+    int channels;
 };
 cudaError_t sim_nccl_work_collective(void *args);
 
@@ -143,6 +149,14 @@ struct sim_nccl_messages {
     sim_nccl_message own[SIM_NCCL_MESSAGES];
 };
 cudaError_t sim_nccl_work_messages(void *args);
+
+// nccl_traffic.cpp: puts on the links what an operation of this rank sends and receives.
+struct sim_nccl_traffic_seat {
+    const sim_nccl_shared *shared;
+    int rank, ranks, gpu, rail_moved[2];
+};
+void sim_nccl_count_collective(const sim_nccl_traffic_seat *seat, const sim_nccl_collective *work);
+void sim_nccl_count_messages(const sim_nccl_traffic_seat *seat, const sim_nccl_message *list, uint32_t count);
 
 // out[i] = a[0][i] op a[1][i] op ... of n vectors, in that order; 16-bit floats in f32, rounded once.
 // Average: floats are multiplied with 1/n rounded to the type first, integers divided at the end, as NCCL

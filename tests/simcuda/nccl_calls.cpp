@@ -49,7 +49,8 @@ uint64_t elements(const sim_nccl_operation &o)
 cudaError_t launch_collective(const sim_nccl_operation &o, sim_nccl_times *times)
 {
     const uint64_t bytes = elements(o) * sim_nccl_type_size(o.call.type);
-    const sim_nccl_collective work = {o.comm->side, o.call, o.send, o.recv, times};
+    const sim_nccl_collective work = {o.comm->side, o.call,          o.send,        o.recv,
+                                      times,        o.run.algorithm, o.run.channels};
     const std::string name = std::string(word(o)) + "_" + o.run.algorithm + "_" + o.run.protocol;
     const sim_activity activity = activity_of(name.c_str(), o.run.channels, bytes);
     return sim_enqueue(o.stream, sim_nccl_work_collective, &work, sizeof work, &activity);

@@ -63,6 +63,9 @@ cudaError_t attach(ncclComm *comm)
     set.hang_at = sim_option("nccl_hang");
     set.dead[0] = set.dead[1] = -1;
     pair_option("dead_link", '-', set.dead);
+    set.gpu = sim_visible_device(comm->device);
+    set.rail_moved[0] = set.rail_moved[1] = -1;
+    pair_option("wrong_rail", ':', set.rail_moved);
     set.slow_us = pair_option("slow_rank", ':', slow) && slow[0] == comm->rank ? slow[1] : -1;
     const cudaError_t error = run_now(sim_nccl_work_attach, &set, sizeof set);
     comm->side = comm->shared->rank[comm->rank].side.load();
@@ -91,6 +94,9 @@ ncclResult_t join(ncclComm *comm)
     int fresh = 0;
     if (!s->rank[comm->rank].joined.compare_exchange_strong(fresh, 1))
         return sim_nccl_refuse(NULL, ncclInvalidArgument, "two ranks have the same number");
+    char host[256] = "";
+    gethostname(host, sizeof host - 1);
+    s->rank[comm->rank].host.store(std::hash<std::string>()(host));
     if (attach(comm))
         return sim_nccl_refuse(NULL, ncclUnhandledCudaError, "the device could not join");
     s->joined.fetch_add(1);

@@ -325,6 +325,12 @@ void run_messages(sim_nccl_side *side, const sim_nccl_messages *work)
 
 // ---- around the work
 
+sim_nccl_traffic_seat seat_of(const sim_nccl_side *side)
+{
+    const sim_nccl_attach *set = &side->set;
+    return {side->shared, set->rank, set->ranks, set->gpu, {set->rail_moved[0], set->rail_moved[1]}};
+}
+
 struct work_in_hand {
     sim_nccl_side *side;
     sim_nccl_times *times;
@@ -349,8 +355,11 @@ cudaError_t sim_nccl_work_collective(void *args)
 {
     const sim_nccl_collective *work = (const sim_nccl_collective *)args;
     work_in_hand hand(work->side, work->times);
+    const sim_nccl_traffic_seat seat = seat_of(hand.side);
     if (begin(hand.side))
         run_collective(hand.side, work);
+    if (!stopped(hand.side))
+        sim_nccl_count_collective(&seat, work);
     return cudaSuccess; // errors are the communicator's
 }
 
@@ -358,8 +367,11 @@ cudaError_t sim_nccl_work_messages(void *args)
 {
     const sim_nccl_messages *work = (const sim_nccl_messages *)args;
     work_in_hand hand(work->side, work->times);
+    const sim_nccl_traffic_seat seat = seat_of(hand.side);
     if (begin(hand.side))
         run_messages(hand.side, work);
+    if (!stopped(hand.side))
+        sim_nccl_count_messages(&seat, work->list ? work->list : work->own, work->count);
     return cudaSuccess;
 }
 

@@ -1,7 +1,7 @@
 // NVML of the simulated device: describes the machine that PTB_SIM's `machine` names, a file of
 // tests/simcuda/machines, or plain simulated GPUs without links. There are as many GPUs as the runtime has,
 // with its UUIDs and bus addresses. What is not asked for by core/nvml_cuda.c is not here.
-#include "tests/simcuda/sim.hpp"
+#include "tests/simcuda/shared.hpp"
 
 #include <map>
 #include <string>
@@ -15,14 +15,6 @@ extern "C" {
 }
 
 namespace {
-enum { MOST_GPUS = 64 };
-
-// Bytes of each GPU's links since the program began, one link: what this program has sent and received.
-struct traffic {
-    uint64_t sent[PTB_NVML_LINKS_MAX], received[PTB_NVML_LINKS_MAX];
-};
-traffic all_traffic[MOST_GPUS];
-
 // "key = value" of the machine file.
 const std::map<std::string, std::string> &machine()
 {
@@ -89,21 +81,32 @@ int give_number(ptb_nvml_device device, const char *key, unsigned *out)
     return PTB_NVML_SUCCESS;
 }
 
+bool is_dead(unsigned gpu, unsigned link)
+{
+    return link == number_of(gpu, "dead_link", ~0ul);
+}
+
+// KiB of one link: the links that are up carry the same each.
+unsigned long long link_kib(unsigned gpu, unsigned link, int direction)
+{
+    const unsigned long links = number_of(gpu, "nvlinks", 0);
+    const bool has_dead = number_of(gpu, "dead_link", ~0ul) < links;
+    if (!sim_is_up() || is_dead(gpu, link))
+        return 0;
+    return sim_shared()->link_bytes[direction][gpu].load() / (links - has_dead) / 1024;
+}
+
 bool has_link(ptb_nvml_device device, unsigned link)
 {
     return link < number_of(index_of(device), "nvlinks", 0);
 }
 } // namespace
 
-// Called in the program, when work that moves these bytes between GPUs is enqueued.
+// Work that moves these bytes between GPUs has been done. In the program and in its device process.
 extern "C" void sim_link_traffic(int machine_device, uint64_t sent_bytes, uint64_t received_bytes)
 {
-    const unsigned links = (unsigned)number_of((unsigned)machine_device, "nvlinks", 0);
-    traffic *t = &all_traffic[machine_device];
-    for (unsigned i = 0; i < links && i < PTB_NVML_LINKS_MAX; i++) {
-        __atomic_add_fetch(&t->sent[i], sent_bytes / links, __ATOMIC_RELAXED);
-        __atomic_add_fetch(&t->received[i], received_bytes / links, __ATOMIC_RELAXED);
-    }
+    sim_shared()->link_bytes[0][machine_device].fetch_add(sent_bytes);
+    sim_shared()->link_bytes[1][machine_device].fetch_add(received_bytes);
 }
 
 extern "C" {
@@ -210,8 +213,7 @@ int nvmlDeviceGetMaxPcieLinkWidth(ptb_nvml_device device, unsigned *width)
 }
 int nvmlDeviceGetNvLinkState(ptb_nvml_device device, unsigned link, int *is_active)
 {
-    const unsigned long dead = number_of(index_of(device), "dead_link", ~0ul);
-    *is_active = has_link(device, link) && link != dead;
+    *is_active = has_link(device, link) && !is_dead(index_of(device), link);
     return has_link(device, link) ? (int)PTB_NVML_SUCCESS : (int)PTB_NVML_NOT_SUPPORTED;
 }
 int nvmlDeviceGetNvLinkVersion(ptb_nvml_device device, unsigned link, unsigned *version)
@@ -230,17 +232,17 @@ int nvmlDeviceGetNvLinkRemoteDeviceType(ptb_nvml_device device, unsigned link, i
 }
 int nvmlDeviceGetFieldValues(ptb_nvml_device device, int count, ptb_nvml_field *fields)
 {
-    const traffic *t = &all_traffic[index_of(device)];
+    const bool counted = number_of(index_of(device), "no_counters", 0) == 0;
     for (int i = 0; i < count; i++) {
         ptb_nvml_field *f = &fields[i];
         f->result = has_link(device, f->scope) ? PTB_NVML_SUCCESS : PTB_NVML_NOT_SUPPORTED;
         f->type = 3;
         if (f->result != PTB_NVML_SUCCESS)
             continue;
-        if (f->field == PTB_NVML_FIELD_DATA_TX) {
-            f->value.unsigned_long_long = __atomic_load_n(&t->sent[f->scope], __ATOMIC_RELAXED) / 1024;
-        } else if (f->field == PTB_NVML_FIELD_DATA_RX) {
-            f->value.unsigned_long_long = __atomic_load_n(&t->received[f->scope], __ATOMIC_RELAXED) / 1024;
+        if (f->field == PTB_NVML_FIELD_DATA_TX && counted) {
+            f->value.unsigned_long_long = link_kib(index_of(device), f->scope, 0);
+        } else if (f->field == PTB_NVML_FIELD_DATA_RX && counted) {
+            f->value.unsigned_long_long = link_kib(index_of(device), f->scope, 1);
         } else if (f->field == PTB_NVML_FIELD_SPEED) {
             f->type = 1; // as the real one: an unsigned int here
             f->value.unsigned_long_long = ~0ull;

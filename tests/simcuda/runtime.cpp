@@ -168,6 +168,11 @@ cudaError_t sim_give(cudaError_t error)
     return error;
 }
 
+bool sim_is_up(void)
+{
+    return owner.load() == getpid();
+}
+
 int sim_current_device(void)
 {
     return current_device;

@@ -17,6 +17,7 @@ static const uintptr_t SIM_SHARED_BASE = 0x2f0000000000;
 static const uintptr_t SIM_HOST_BASE = 0x300000000000, SIM_HOST_SPAN = (uintptr_t)1 << 40;
 
 enum {
+    SIM_GPUS = 64, // of a machine, at most
     SIM_STREAMS = 256,
     SIM_QUEUE_BYTES = 256 << 10,
     SIM_RECORDS = 1 << 15,
@@ -111,6 +112,9 @@ struct sim_shared_state {
     cudaHostFn_t call_function;
     void *call_data;
 
+    // Sent and received over all NVLinks of each GPU of the machine, by this program.
+    std::atomic<uint64_t> link_bytes[2][SIM_GPUS];
+
     std::atomic<uint32_t> records_on;
     std::atomic<uint64_t> records_written, records_read, records_dropped;
     struct {
@@ -127,6 +131,8 @@ static inline sim_shared_state *sim_shared(void)
 {
     return (sim_shared_state *)SIM_SHARED_BASE;
 }
+// In the program: whether its device process is up, without which there is no shared state.
+bool sim_is_up(void);
 uint64_t sim_now_ns(void);
 // The process-wide error; the first one stays.
 void sim_set_error(cudaError_t error);
