@@ -19,6 +19,7 @@ static const char sql[] =
     " c.batch AS batch, c.median_ns / 1e3 AS median, c.ci_low_ns / 1e3 AS low, c.ci_high_ns / 1e3 AS high,"
     " c.p99_ns / 1e3 AS p99, c.min_ns / 1e3 AS min, c.cv AS cv,"
     " " PTB_SQL_METRIC("algbw") " AS algbw, " PTB_SQL_METRIC("busbw") " AS busbw,"
+    " " PTB_SQL_METRIC("expected") " AS expected, json_extract(c.facts, '$.expected_how') AS expected_how,"
     " " PTB_SQL_CHECKED " AS checked, " PTB_SQL_WRONG " AS wrong, c.state AS state, c.reason AS reason"
     " FROM c WHERE c.bench NOT IN ('step', 'kernels', 'pairs') AND c.state <> 'skipped'"
     " ORDER BY c.run_id, c.bench, c.comm, c.algo, c.ranks, c.hosts, note, c.type, c.op, c.root, c.place DESC,"
@@ -54,6 +55,8 @@ static const ptb_report_column columns[] = {
     {.name = "faults", .title = "page faults", .unit = "an op", .cell = PTB_CELL_NUMBER, .optional = true},
     {.name = "algbw", .title = "algbw", .unit = "GB/s", .cell = PTB_CELL_NUMBER},
     {.name = "busbw", .title = "busbw", .unit = "GB/s", .cell = PTB_CELL_NUMBER},
+    {.name = "expected", .title = "expected", .unit = "GB/s", .cell = PTB_CELL_NUMBER, .optional = true},
+    {.name = "expected_how", .title = "expected", .unit = "because", .optional = true, .shared = true},
     {.name = "checked", .title = "checked", .unit = "elements", .cell = PTB_CELL_INTEGER},
     {.name = "wrong", .title = "wrong", .unit = "elements", .cell = PTB_CELL_INTEGER},
     {.name = "state", .title = "state", .cell = PTB_CELL_STATE},

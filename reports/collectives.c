@@ -13,6 +13,7 @@
 
 static const char sql[] =
     PTB_SQL_CASES ", m AS (SELECT c.*, " PTB_SQL_METRIC("algbw") " AS algbw, " PTB_SQL_METRIC("busbw") " AS busbw,"
+    " " PTB_SQL_METRIC("expected") " AS expected,"
     " " PTB_SQL_CHECKED " AS checked, " PTB_SQL_WRONG " AS wrong,"
     " max(ci_high_ns - median_ns, median_ns - ci_low_ns) / median_ns AS spread FROM c"
     " WHERE c.bench NOT IN ('step', 'kernels', 'pairs') AND c.state <> 'skipped')"
@@ -28,6 +29,7 @@ static const char sql[] =
     BOTH("c.algbw", "algbw")
     BOTH("c.busbw", "busbw")
     BOTH("CASE WHEN c.checked > 0 THEN c.wrong END", "wrong")
+    " max(c.expected) AS expected, max(c.busbw) / max(c.expected) AS of_expected,"
     " min(nullif(c.samples, 0)) AS samples,"
     " CASE max(CASE c.state WHEN 'failed' THEN 2 WHEN 'wrong' THEN 1 ELSE 0 END)"
     " WHEN 2 THEN 'failed' WHEN 1 THEN 'wrong' ELSE 'ok' END AS state"
@@ -71,6 +73,8 @@ static const ptb_report_column columns[] = {
      .cell = PTB_CELL_NUMBER,
      .optional = true},
     {.name = "in_wrong", .title = "#wrong", .over = I, .cell = PTB_CELL_INTEGER, .drop = 1, .optional = true},
+    {.name = "expected", .title = "expected", .unit = "GB/s", .cell = PTB_CELL_NUMBER, .optional = true},
+    {.name = "of_expected", .title = "of it", .unit = "%", .cell = PTB_CELL_PERCENT, .optional = true},
     {.name = "state", .title = "state", .cell = PTB_CELL_STATE},
 };
 

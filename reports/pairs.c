@@ -20,6 +20,7 @@ static const char table_sql[] =
     " AS note, c.source AS source, c.target AS target, c.bytes AS bytes, c.transport AS transport,"
     " c.median_ns / 1e3 AS median, max(ci_high_ns - median_ns, median_ns - ci_low_ns) / median_ns AS spread,"
     " c.bandwidth AS bandwidth, c.bandwidth / max(c.bandwidth) OVER (PARTITION BY " GROUP ") AS of_best,"
+    " " PTB_SQL_METRIC("expected") " AS expected, c.bandwidth / " PTB_SQL_METRIC("expected") " AS of_expected,"
     " c.wrong AS wrong, nullif(c.samples, 0) AS samples, c.state AS state"
     " FROM p AS c ORDER BY c.run_id, c.ordinal, c.path, c.comm, c.bytes, c.source, c.target";
 static const char figure_sql[] =
@@ -42,6 +43,8 @@ static const ptb_report_column columns[] = {
     {.name = "spread", .title = "+-", .unit = "%", .cell = PTB_CELL_PERCENT},
     {.name = "bandwidth", .title = "bandwidth", .unit = "GB/s", .cell = PTB_CELL_NUMBER},
     {.name = "of_best", .title = "of the best", .unit = "%", .cell = PTB_CELL_PERCENT},
+    {.name = "expected", .title = "expected", .unit = "GB/s", .cell = PTB_CELL_NUMBER, .optional = true},
+    {.name = "of_expected", .title = "of it", .unit = "%", .cell = PTB_CELL_PERCENT, .optional = true},
     {.name = "wrong", .title = "#wrong", .cell = PTB_CELL_INTEGER, .drop = 1},
     {.name = "state", .title = "state", .cell = PTB_CELL_STATE},
 };
@@ -53,7 +56,8 @@ static const ptb_report pairs = {
     .title = "Pairs",
     .caption = "One pair at a time, everybody else idle. Bandwidth = S / t, t = median; of the best: against "
                "the fastest "
-               "pair of the same path and size. h2d, d2h, d2d: a rank's own host memory and device. In a "
+               "pair of the same path and size; expected: what the links of the path allow, see Links. h2d, "
+               "d2h, d2d: a rank's own host memory and device. In a "
                "figure a row "
                "is the rank that sends, a column the one that receives; darker is faster.",
     .table_sql = table_sql,
