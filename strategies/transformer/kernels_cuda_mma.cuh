@@ -104,6 +104,20 @@ static __device__ __forceinline__ void ptb_copy_async(void *shared, const void *
                  : "memory");
 }
 
+// The same of what is not used again: the second-level cache gives it up first.
+static __device__ __forceinline__ void ptb_copy_async_once(void *shared, const void *global)
+{
+    uint32_t address = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("{\n"
+                 ".reg .b64 first;\n"
+                 "createpolicy.fractional.L2::evict_first.b64 first, 1.0;\n"
+                 "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, first;\n"
+                 "}"
+                 :
+                 : "r"(address), "l"(global)
+                 : "memory");
+}
+
 // The same for 8 bytes.
 static __device__ __forceinline__ void ptb_copy_async_8(void *shared, const void *global, bool valid)
 {
@@ -207,6 +221,11 @@ static inline void ptb_ldmatrix_x4_trans(uint32_t (&r)[4], const void *row)
 static inline void ptb_copy_async(void *shared, const void *global, bool valid)
 {
     sim_async_copy(shared, global, 16, valid ? 16 : 0);
+}
+
+static inline void ptb_copy_async_once(void *shared, const void *global)
+{
+    sim_async_copy(shared, global, 16, 16);
 }
 
 static inline void ptb_copy_async_8(void *shared, const void *global, bool valid)

@@ -126,8 +126,8 @@ static void check_loss(fixture *f, ptb_dtype type, size_t rows, size_t vocabular
 
 static void test_cross_entropy(void **state)
 {
-    static const size_t sizes[][2] = {{1, 1},  {5, 1},   {1, 3},   {5, 3},   {5, 17},
-                                      {6, 51}, {1, 768}, {5, 768}, {5, 5000}};
+    static const size_t sizes[][2] = {{1, 1},   {5, 1},   {1, 3},    {5, 3},     {5, 17},   {6, 51},
+                                      {1, 768}, {5, 768}, {5, 5000}, {5, 20000}, {5, 60001}};
     for (size_t t = 0; t < LENGTH(compute_types); t++)
         for (size_t i = 0; i < LENGTH(sizes); i++)
             for (int spread = 0; spread < 2; spread++)
