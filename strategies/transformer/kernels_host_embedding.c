@@ -3,7 +3,10 @@
 
 #include <omp.h>
 
-enum { SEQUENCES = 4 }; // whose rows of the same position are added at once
+enum {
+    SEQUENCES = 4,      // whose rows of the same position are added at once
+    START_BYTES = 1024, // of a row anywhere in the table: asked for before the processor sees where it goes
+};
 
 // Row of positions that row r of the batch uses.
 static inline size_t position_of(size_t r, size_t sequence, size_t offset, const int32_t *start)
@@ -25,7 +28,8 @@ PTB_HOST_BODY embedding_row(ptb_dtype type, const ptb_embedding *args, size_t r)
     const char *position =
         (const char *)a.positions + position_of(r, a.sequence, a.position_offset, a.start) * bytes;
     for (; c + PTB_LANES <= width; c += PTB_LANES) {
-        ptb_host_prefetch(type, next, c);
+        if (c * ptb_dtype_size(type) < START_BYTES && c % ptb_host_line(type) == 0)
+            ptb_host_prefetch(type, next, c);
         ptb_vec_store(type, out, c, ptb_vec_load(type, token, c) + ptb_vec_load(type, position, c));
     }
     if (c < width) {

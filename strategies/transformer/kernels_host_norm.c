@@ -1,10 +1,9 @@
-// LayerNorm and RMSNorm on the host. A row takes two passes: one that sums, one that makes the output. Where
-// the first-level cache holds several rows, the output of a row and the sums of the second row behind it are
-// made in one loop: memory is kept busy while a row that the cache holds is computed, and what follows from
-// the sums is there when it is needed. Wide rows are taken in pairs, piece by piece, so that gain and bias
-// are fetched once for both. The gradient does the same with pairs of short rows. It makes d_in and the
-// column sums of d_gain and d_bias: rows are cut into blocks, each block sums its rows into a partial row of
-// its own, and the partial rows are added in order.
+// LayerNorm and RMSNorm on the host. A row takes two passes: one that sums, one that makes the output. Rows
+// are taken in groups: each row of a group is summed by itself, which reads memory in one long run, then the
+// output of all of them is made column by column, so that gain, bias and column sums are fetched once for the
+// group, while its rows are in the first two caches. The gradient makes d_in and the column sums of d_gain
+// and d_bias: rows are cut into blocks, each block sums its rows into a partial row of its own, and the
+// partial rows are added in order.
 #include "strategies/transformer/kernels_host_tasks.h"
 
 #include <math.h>
@@ -12,15 +11,18 @@
 #include <omp.h>
 
 enum {
-    UNROLL = 2,               // vectors of a step, and independent partial sums
-    WIDE_BYTES = 8192,        // of rows that are taken in pairs
-    JOINT_BYTES = 2048,       // of rows of the gradient up to which the first-level cache holds two pairs
-    PIECE = 512,              // columns of a wide row that are taken at once
-    PAIR = 2,                 // rows that share loads of gain and bias, and of column sums
-    BLOCK_ROWS = 16,          // least rows of a block
+    UNROLL = 4,          // vectors of a step of the first pass, each with sums of its own
+    GROUP = 4,           // rows of a group, or 1
+    NARROW_BYTES = 4096, // of f32 rows whose output is made one by one
+    WIDE_BYTES = 16384,  // of rows of which a group shares enough to make up for its many streams
+    // Look-ahead beyond the processor's own, which ends with a page, by the number of streams; all measured.
+    FAR_BYTES = 12288,
+    MIDDLE_BYTES = 6144,
+    NEAR_BYTES = 3072,
+    BLOCK_ROWS = 32,          // least rows of a block
     BLOCKS = 64,              // most blocks
     PARTIAL_FLOATS = 1 << 17, // of all blocks, on the stack
-    MERGE = 256,              // columns of a task that adds partial rows
+    MERGE = 128,              // columns of a task that adds partial rows
 };
 
 // Sums of a row, lane by lane: of x - shift and of its square. The shift is the row's first vector (0 for
@@ -78,99 +80,105 @@ PTB_INLINE row_scale scale_of(const norm_call *call, size_t row, row_moments m)
     return (row_scale){mean, rstd};
 }
 
-// One vector: of the output of a row that begins at element `out`, and of the sums of a row that begins at
-// element `next`.
-PTB_HOST_BODY norm_step(ptb_dtype type, const norm_call *call, bool stream, bool output, bool sums,
-                        size_t out, size_t next, size_t c, size_t count, row_scale scale, row_moments *m)
+PTB_HOST_BODY add_moments(ptb_dtype type, const void *row, size_t c, size_t count, row_moments *m,
+                          ptb_vec shift)
 {
-    const ptb_norm *a = &call->a;
-    if (sums) {
-        ptb_vec x = ptb_vec_load_some(type, a->in, next + c, count) - m->shift;
-        if (count < PTB_LANES)
-            x = ptb_host_first_lanes(x, count);
-        m->sum += x;
-        m->squares += x * x;
-    }
-    if (output) {
-        ptb_vec bias = ptb_vec_load_some(type, call->bias, call->bias_step * c, count);
-        ptb_vec x = (ptb_vec_load_some(type, a->in, out + c, count) - scale.mean) * scale.rstd;
-        x = x * ptb_vec_load_some(type, a->gain, c, count) + bias;
-        ptb_host_store(stream, type, a->out, out + c, count, x);
-    }
+    ptb_vec x = ptb_vec_load_some(type, row, c, count) - shift;
+    if (count < PTB_LANES)
+        x = ptb_host_first_lanes(x, count);
+    m->sum += x;
+    m->squares += x * x;
 }
 
-// Columns [c, end): makes the output of row `row` where `output`, and adds row `next` to *moments where
-// `sums`. `ahead`: the element to ask memory for at column 0.
-PTB_HOST_BODY norm_piece(ptb_dtype type, const norm_call *call, bool stream, bool output, bool sums,
-                         size_t row, size_t next, size_t ahead, size_t c, size_t end, row_scale scale,
-                         row_moments *moments)
+// Sums of a row; memory is asked for `ahead` bytes before its use, unless 0.
+PTB_INLINE row_moments moments_of(ptb_dtype type, const norm_call *call, size_t row, size_t ahead)
 {
-    size_t width = call->a.width, out = row * width, in = next * width;
-    row_moments m[UNROLL] = {*moments, {moments->shift, {0}, {0}}};
-    for (; c + UNROLL * PTB_LANES <= end; c += UNROLL * PTB_LANES)
+    size_t width = call->a.width, c = 0;
+    const char *in = (const char *)call->a.in + row * width * ptb_dtype_size(type);
+    row_moments m[UNROLL] = {{{0}, {0}, {0}}};
+    ptb_vec shift = {0};
+    if (call->a.mean)
+        shift = ptb_vec_load_some(type, in, 0, ptb_host_least(width, PTB_LANES));
+    for (; c + UNROLL * PTB_LANES <= width; c += UNROLL * PTB_LANES)
         for (size_t u = 0; u < UNROLL; u++) {
             size_t at = c + u * PTB_LANES;
-            ptb_host_prefetch(type, call->a.in, ahead + at);
-            norm_step(type, call, stream, output, sums, out, in, at, PTB_LANES, scale, &m[u]);
+            if (ahead && u * PTB_LANES % ptb_host_line(type) == 0)
+                ptb_host_prefetch(type, in + ahead, at);
+            add_moments(type, in, at, PTB_LANES, &m[u], shift);
         }
-    for (; c < end; c += PTB_LANES)
-        norm_step(type, call, stream, output, sums, out, in, c, ptb_host_least(PTB_LANES, end - c), scale, m);
-    moments->sum = m[0].sum + m[1].sum;
-    moments->squares = m[0].squares + m[1].squares;
+    for (; c + PTB_LANES <= width; c += PTB_LANES)
+        add_moments(type, in, c, PTB_LANES, m, shift);
+    if (c < width)
+        add_moments(type, in, c, width - c, m, shift);
+    return (row_moments){shift, (m[0].sum + m[1].sum) + (m[2].sum + m[3].sum),
+                         (m[0].squares + m[1].squares) + (m[2].squares + m[3].squares)};
 }
 
-// Makes the output of row `row` where `output`, and returns the sums of row `next` where `sums`.
-PTB_INLINE row_moments norm_pass(ptb_dtype type, const norm_call *call, bool stream, bool output, bool sums,
-                                 size_t row, size_t next, row_scale scale)
+// Columns [c, c + count) of `rows` rows from row r on, `vectors` vectors, the last of which may be short.
+PTB_HOST_BODY norm_columns(ptb_dtype type, const norm_call *call, bool stream, size_t rows, size_t r,
+                           size_t c, size_t count, const row_scale *scale)
 {
-    size_t width = call->a.width;
-    row_moments m = {{0}, {0}, {0}};
-    if (sums && call->a.mean)
-        m.shift = ptb_vec_load_some(type, call->a.in, next * width, ptb_host_least(width, PTB_LANES));
-    norm_piece(type, call, stream, output, sums, row, next, next * width + PTB_HOST_AHEAD, 0, width, scale,
-               &m);
-    return m;
-}
-
-PTB_HOST_BODY norm_rows(ptb_dtype type, const norm_call *call, bool stream, size_t first, size_t end)
-{
-    row_scale scale = {0, 0}, after;
-    row_moments m = norm_pass(type, call, stream, false, true, 0, first, scale);
-    scale = scale_of(call, first, m);
-    if (first + 1 < end)
-        m = norm_pass(type, call, stream, false, true, 0, first + 1, scale);
-    for (size_t r = first; r < end; r++, scale = after) {
-        after = r + 1 < end ? scale_of(call, r + 1, m) : scale;
-        if (r + 2 < end)
-            m = norm_pass(type, call, stream, true, true, r, r + 2, scale);
+    const ptb_norm *a = &call->a;
+    size_t vectors = count < PTB_LANES ? 1 : count / PTB_LANES, each = ptb_host_least(count, PTB_LANES);
+    ptb_vec gain[PTB_HOST_LINE_VECTORS], bias[PTB_HOST_LINE_VECTORS], out[PTB_HOST_LINE_VECTORS];
+    for (size_t v = 0; v < vectors; v++) {
+        gain[v] = ptb_vec_load_some(type, a->gain, c + v * PTB_LANES, each);
+        bias[v] = ptb_vec_load_some(type, call->bias, call->bias_step * (c + v * PTB_LANES), each);
+    }
+    for (size_t i = 0; i < rows; i++) {
+        size_t at = (r + i) * a->width + c;
+        for (size_t v = 0; v < vectors; v++) {
+            ptb_vec x = ptb_vec_load_some(type, a->in, at + v * PTB_LANES, each);
+            out[v] = (x - scale[i].mean) * scale[i].rstd * gain[v] + bias[v];
+        }
+        if (count == ptb_host_line(type))
+            ptb_host_store_line(stream, type, a->out, at, out);
         else
-            norm_pass(type, call, stream, true, false, r, r, scale);
+            ptb_vec_store_some(type, a->out, at, each, out[0]);
     }
 }
 
-PTB_HOST_BODY norm_wide_rows(ptb_dtype type, const norm_call *call, bool stream, size_t first, size_t end)
+PTB_HOST_BODY norm_output(ptb_dtype type, const norm_call *call, bool stream, size_t rows, size_t r,
+                          const row_scale *scale)
 {
-    size_t width = call->a.width;
-    for (size_t r = first; r < end; r += PAIR) {
-        size_t rows = ptb_host_least(PAIR, end - r);
-        row_scale scale[PAIR] = {{0, 0}};
-        row_moments unused = {{0}, {0}, {0}};
-        for (size_t i = 0; i < rows; i++)
-            scale[i] = scale_of(call, r + i, norm_pass(type, call, stream, false, true, 0, r + i, scale[i]));
-        for (size_t c = 0; c < width; c += PIECE)
-            for (size_t i = 0; i < rows; i++) // the next rows are asked for meanwhile
-                norm_piece(type, call, stream, true, false, r + i, 0, (r + i + PAIR) * width, c,
-                           ptb_host_least(width, c + PIECE), scale[i], &unused);
+    size_t width = call->a.width, line = ptb_host_line(type), c = 0;
+    for (; c + line <= width; c += line)
+        norm_columns(type, call, stream, rows, r, c, line, scale);
+    for (; c + PTB_LANES <= width; c += PTB_LANES)
+        norm_columns(type, call, stream, rows, r, c, PTB_LANES, scale);
+    if (c < width)
+        norm_columns(type, call, stream, rows, r, c, width - c, scale);
+}
+
+// What follows from the sums of a row is a chain of dependent operations: those of a group overlap. Its
+// output is made `together` rows at a time.
+PTB_HOST_BODY norm_rows(ptb_dtype type, const norm_call *call, bool stream, size_t together, size_t r,
+                        size_t end)
+{
+    row_moments m[GROUP];
+    row_scale scale[GROUP];
+    size_t ahead = stream ? FAR_BYTES : 0;
+    for (; r + GROUP <= end; r += GROUP) {
+        for (size_t i = 0; i < GROUP; i++)
+            m[i] = moments_of(type, call, r + i, ahead);
+        for (size_t i = 0; i < GROUP; i++)
+            scale[i] = scale_of(call, r + i, m[i]);
+        for (size_t i = 0; i < GROUP; i += together)
+            norm_output(type, call, stream, together, r + i, scale + i);
+    }
+    for (; r < end; r++) {
+        scale[0] = scale_of(call, r, moments_of(type, call, r, ahead));
+        norm_output(type, call, stream, 1, r, scale);
     }
 }
 
 PTB_HOST_BODY norm_typed(ptb_dtype type, const norm_call *shared, bool stream, size_t first, size_t end)
 {
     const norm_call call = *shared; // a copy: stores can not be taken to change it
-    if (call.a.width * ptb_dtype_size(type) >= WIDE_BYTES)
-        norm_wide_rows(type, &call, stream, first, end);
-    else if (first < end)
-        norm_rows(type, &call, stream, first, end);
+    if (type == PTB_F32 && !stream && call.a.width * ptb_dtype_size(type) <= NARROW_BYTES)
+        norm_rows(type, &call, stream, 1, first, end);
+    else
+        norm_rows(type, &call, stream, GROUP, first, end);
     ptb_host_fence(stream);
 }
 
@@ -187,7 +195,7 @@ ptb_status ptb_host_run_norm(void *arg)
     const ptb_norm *a = arg;
     const norm_call call = call_of(a);
     size_t row_bytes = a->width * ptb_dtype_size(a->type);
-    bool stream = ptb_host_streams(a->out, a->rows * row_bytes, row_bytes, a->in, NULL);
+    bool stream = ptb_host_streams(a->out, 2 * a->rows * row_bytes, row_bytes, a->in, NULL);
 #pragma omp parallel if (a->rows * a->width > PTB_HOST_SERIAL)
     {
         size_t threads = (size_t)omp_get_num_threads(), thread = (size_t)omp_get_thread_num();
@@ -224,113 +232,124 @@ PTB_INLINE row_numbers numbers_of(const gradient_call *call, size_t row, row_dot
     };
 }
 
-// One vector of a row whose vector begins at element `at`: its d and its product.
-PTB_HOST_BODY dots_step(ptb_dtype type, const ptb_norm_gradient *a, float mean, ptb_vec gain, size_t at,
-                        size_t count, row_dots *sums)
+// Vector `at` of a row: its d and its product.
+PTB_HOST_BODY add_dots(ptb_dtype type, const ptb_norm_gradient *a, float mean, size_t row, size_t c,
+                       size_t count, row_dots *sums)
 {
-    ptb_vec d = ptb_vec_load_some(type, a->d_out, at, count) * gain; // 0 beyond count
-    sums->d += d;
+    size_t at = row * a->width + c;
+    ptb_vec d = ptb_vec_load_some(type, a->d_out, at, count) * ptb_vec_load_some(type, a->gain, c, count);
+    sums->d += d; // 0 beyond count
     sums->product += d * (ptb_vec_load_some(type, a->in, at, count) - mean);
 }
 
-// One vector of `rows` rows: d_in, and the rows' share of the column sums.
-PTB_HOST_BODY gradient_step(ptb_dtype type, const gradient_call *call, bool stream, size_t rows,
-                            const row_numbers *n, ptb_vec gain, size_t first, size_t c, size_t count)
+// The numbers of a row; memory is asked for `ahead` bytes before its use, unless 0.
+PTB_INLINE row_numbers numbers_of_row(ptb_dtype type, const gradient_call *call, size_t row, size_t ahead)
 {
     const ptb_norm_gradient *a = &call->a;
-    ptb_vec d_gain = ptb_vec_load_some(PTB_F32, call->gain_sum, c, count), d_bias = {0};
-    for (size_t i = 0; i < rows; i++) {
-        size_t at = (first + i) * a->width + c;
-        ptb_vec d_out = ptb_vec_load_some(type, a->d_out, at, count);
-        ptb_vec x = (ptb_vec_load_some(type, a->in, at, count) - n[i].mean) * n[i].rstd;
-        d_gain += d_out * x;
-        d_bias += d_out;
-        ptb_vec d_in = n[i].rstd * (d_out * gain - n[i].mean_d - x * n[i].mean_dx);
-        if (a->residual)
-            d_in += ptb_vec_load_some(type, a->residual, at, count);
-        ptb_host_store(stream, type, a->d_in, at, count, d_in);
-    }
-    ptb_vec_store_some(PTB_F32, call->gain_sum, c, count, d_gain);
-    if (call->bias_sum)
-        ptb_vec_store_some(PTB_F32, call->bias_sum, c, count,
-                           d_bias + ptb_vec_load_some(PTB_F32, call->bias_sum, c, count));
-}
-
-// Which rows a pass takes: it makes d_in and the column sums of rows [first, first + rows) where `output`,
-// and sums the dots of rows [next, next + rows) where `dots`.
-typedef struct {
-    size_t rows, first, next;
-    bool output, dots;
-} gradient_rows_of;
-
-// One vector of a pass.
-PTB_HOST_BODY pass_step(ptb_dtype type, const gradient_call *call, bool stream, gradient_rows_of p, size_t c,
-                        size_t count, const float *mean, const row_numbers *n, row_dots *sums)
-{
-    const ptb_norm_gradient *a = &call->a;
-    ptb_vec gain = ptb_vec_load_some(type, a->gain, c, count);
-    for (size_t i = 0; i < p.rows; i++) {
-        size_t at = ((p.dots ? p.next : p.first) + i) * a->width + c, ahead = at + PAIR * a->width;
-        if (p.output || !p.dots) {
-            ptb_host_prefetch(type, a->d_out, ahead);
-            ptb_host_prefetch(type, a->in, ahead);
+    float mean = a->mean ? a->mean[row] : 0;
+    size_t width = a->width, c = 0, next = row * width + ahead / ptb_dtype_size(type);
+    row_dots sums[UNROLL] = {{{0}, {0}}};
+    for (; c + UNROLL * PTB_LANES <= width; c += UNROLL * PTB_LANES)
+        for (size_t u = 0; u < UNROLL; u++) {
+            size_t at = c + u * PTB_LANES;
+            if (ahead && u * PTB_LANES % ptb_host_line(type) == 0) {
+                ptb_host_prefetch(type, a->d_out, next + at);
+                ptb_host_prefetch(type, a->in, next + at);
+            }
+            add_dots(type, a, mean, row, at, PTB_LANES, &sums[u]);
         }
-        if (p.dots && a->residual)
-            ptb_host_prefetch(type, a->residual, at);
-        if (p.dots)
-            dots_step(type, a, mean[i], gain, at, count, &sums[i]);
-    }
-    if (p.output)
-        gradient_step(type, call, stream, p.rows, n, gain, p.first, c, count);
+    for (; c + PTB_LANES <= width; c += PTB_LANES)
+        add_dots(type, a, mean, row, c, PTB_LANES, sums);
+    if (c < width)
+        add_dots(type, a, mean, row, c, width - c, sums);
+    return numbers_of(call, row,
+                      (row_dots){(sums[0].d + sums[1].d) + (sums[2].d + sums[3].d),
+                                 (sums[0].product + sums[1].product) + (sums[2].product + sums[3].product)});
 }
 
-// A pass; *n: the numbers of the rows of `output`, replaced by those of the rows of `dots`.
-PTB_HOST_BODY gradient_pass(ptb_dtype type, const gradient_call *call, bool stream, gradient_rows_of p,
-                            row_numbers *n)
+// Columns [c, c + count), a vector or less, of a row: d_in, and the row's share of the column sums.
+PTB_INLINE ptb_vec gradient_vector(ptb_dtype type, const ptb_norm_gradient *a, row_numbers n, size_t at,
+                                   size_t count, ptb_vec gain, ptb_vec *d_gain, ptb_vec *d_bias)
+{
+    ptb_vec d_out = ptb_vec_load_some(type, a->d_out, at, count);
+    ptb_vec x = (ptb_vec_load_some(type, a->in, at, count) - n.mean) * n.rstd;
+    *d_gain += d_out * x;
+    *d_bias += d_out;
+    ptb_vec d_in = n.rstd * (d_out * gain - n.mean_d - x * n.mean_dx);
+    return a->residual ? d_in + ptb_vec_load_some(type, a->residual, at, count) : d_in;
+}
+
+// Columns [c, c + count), a cache line, a vector or less, of `rows` rows from row r on.
+PTB_HOST_BODY gradient_columns(ptb_dtype type, const gradient_call *call, bool stream, size_t rows, size_t r,
+                               size_t c, size_t count, size_t ahead, const row_numbers *n)
 {
     const ptb_norm_gradient *a = &call->a;
-    float mean[PAIR] = {0};
-    row_dots sums[PAIR];
-    row_numbers now[PAIR];
-    size_t c = 0;
-    for (size_t i = 0; i < p.rows; i++) {
-        mean[i] = p.dots && a->mean ? a->mean[p.next + i] : 0;
-        sums[i] = (row_dots){{0}, {0}};
-        now[i] = n[i];
+    size_t vectors = count < PTB_LANES ? 1 : count / PTB_LANES, each = ptb_host_least(count, PTB_LANES);
+    ptb_vec gain[PTB_HOST_LINE_VECTORS], d_gain[PTB_HOST_LINE_VECTORS], d_bias[PTB_HOST_LINE_VECTORS];
+    for (size_t v = 0; v < vectors; v++) {
+        gain[v] = ptb_vec_load_some(type, a->gain, c + v * PTB_LANES, each);
+        d_gain[v] = ptb_vec_load_some(PTB_F32, call->gain_sum, c + v * PTB_LANES, each);
+        d_bias[v] = (ptb_vec){0};
     }
-    for (; c + PTB_LANES <= a->width; c += PTB_LANES)
-        pass_step(type, call, stream, p, c, PTB_LANES, mean, now, sums);
-    if (c < a->width)
-        pass_step(type, call, stream, p, c, a->width - c, mean, now, sums);
-    for (size_t i = 0; p.dots && i < p.rows; i++)
-        n[i] = numbers_of(call, p.next + i, sums[i]);
+    for (size_t i = 0; i < rows; i++) {
+        size_t at = (r + i) * a->width + c;
+        ptb_vec d_in[PTB_HOST_LINE_VECTORS];
+        if (ahead && a->residual)
+            ptb_host_prefetch(type, a->residual, at + ahead / ptb_dtype_size(type));
+        for (size_t v = 0; v < vectors; v++)
+            d_in[v] =
+                gradient_vector(type, a, n[i], at + v * PTB_LANES, each, gain[v], &d_gain[v], &d_bias[v]);
+        if (count == ptb_host_line(type))
+            ptb_host_store_line(stream, type, a->d_in, at, d_in);
+        else
+            ptb_vec_store_some(type, a->d_in, at, each, d_in[0]);
+    }
+    for (size_t v = 0; v < vectors; v++) {
+        size_t at = c + v * PTB_LANES;
+        ptb_vec_store_some(PTB_F32, call->gain_sum, at, each, d_gain[v]);
+        if (call->bias_sum)
+            ptb_vec_store_some(PTB_F32, call->bias_sum, at, each,
+                               d_bias[v] + ptb_vec_load_some(PTB_F32, call->bias_sum, at, each));
+    }
 }
 
-// Two passes over rows [r, r + rows).
-PTB_HOST_BODY gradient_apart(ptb_dtype type, const gradient_call *call, bool stream, size_t rows, size_t r)
+// d_in and column sums of `rows` rows from row r on.
+PTB_HOST_BODY gradient_group(ptb_dtype type, const gradient_call *call, bool stream, size_t rows, size_t r,
+                             size_t ahead)
 {
-    row_numbers n[PAIR] = {{0, 0, 0, 0}};
-    gradient_pass(type, call, stream, (gradient_rows_of){rows, r, r, false, true}, n);
-    gradient_pass(type, call, stream, (gradient_rows_of){rows, r, r, true, false}, n);
+    size_t width = call->a.width, line = ptb_host_line(type), c = 0;
+    row_numbers n[GROUP];
+    for (size_t i = 0; i < rows; i++)
+        n[i] = numbers_of_row(type, call, r + i, ahead);
+    for (; c + line <= width; c += line)
+        gradient_columns(type, call, stream, rows, r, c, line, ahead, n);
+    for (; c + PTB_LANES <= width; c += PTB_LANES)
+        gradient_columns(type, call, stream, rows, r, c, PTB_LANES, 0, n);
+    if (c < width)
+        gradient_columns(type, call, stream, rows, r, c, width - c, 0, n);
 }
 
-PTB_HOST_BODY gradient_typed(ptb_dtype type, const gradient_call *shared, bool stream, size_t r, size_t end)
+PTB_HOST_BODY gradient_rows(ptb_dtype type, const gradient_call *call, bool stream, size_t group,
+                            size_t ahead, size_t r, size_t end)
+{
+    for (; r + group <= end; r += group)
+        gradient_group(type, call, stream, group, r, ahead);
+    for (; r < end; r++)
+        gradient_group(type, call, stream, 1, r, ahead);
+}
+
+PTB_HOST_BODY gradient_typed(ptb_dtype type, const gradient_call *shared, bool stream, size_t first,
+                             size_t end)
 {
     const gradient_call call = *shared; // a copy: stores can not be taken to change it
-    row_numbers n[PAIR] = {{0, 0, 0, 0}};
-    bool joint = shared->a.width * ptb_dtype_size(type) <= JOINT_BYTES && r + 2 * PAIR <= end;
-    if (joint)
-        gradient_pass(type, &call, stream, (gradient_rows_of){PAIR, r, r, false, true}, n);
-    for (; joint && r + 2 * PAIR <= end; r += PAIR)
-        gradient_pass(type, &call, stream, (gradient_rows_of){PAIR, r, r + PAIR, true, true}, n);
-    if (joint) {
-        gradient_pass(type, &call, stream, (gradient_rows_of){PAIR, r, r, true, false}, n);
-        r += PAIR;
-    }
-    for (; r + PAIR <= end; r += PAIR)
-        gradient_apart(type, &call, stream, PAIR, r);
-    for (; r < end; r++)
-        gradient_apart(type, &call, stream, 1, r);
+    size_t row_bytes = call.a.width * ptb_dtype_size(type);
+    bool narrow = type == PTB_F32 && row_bytes <= NARROW_BYTES;
+    if (narrow)
+        gradient_rows(type, &call, stream, 1, 0, first, end);
+    else if (stream && row_bytes < WIDE_BYTES)
+        gradient_rows(type, &call, stream, 1, MIDDLE_BYTES, first, end);
+    else
+        gradient_rows(type, &call, stream, GROUP, stream ? NEAR_BYTES : 0, first, end);
 }
 
 // Adds rows [first, end) to the sums of d_gain and, where not NULL, of d_bias.
@@ -345,16 +364,12 @@ PTB_HOST_BODY gradient_block(ptb_dtype type, const ptb_norm_gradient *a, bool st
     ptb_host_fence(stream);
 }
 
-// out += sum of `blocks` rows of partial, 2 * width apart, in order
-static void merge(float *out, const float *partial, size_t blocks, size_t width)
+// Columns [first, end) of out += sum of `blocks` rows of partial, 2 * width apart, in order.
+static void merge(float *out, const float *partial, size_t blocks, size_t width, size_t first, size_t end)
 {
-#pragma omp parallel for schedule(static) if (blocks * width > PTB_HOST_SERIAL)
-    for (size_t first = 0; first < width; first += MERGE) {
-        size_t end = ptb_host_least(width, first + MERGE);
-        for (size_t b = 0; b < blocks; b++)
-            for (size_t c = first; c < end; c++)
-                out[c] += partial[2 * width * b + c];
-    }
+    for (size_t b = 0; b < blocks; b++)
+        for (size_t c = first; c < end; c++)
+            out[c] += partial[2 * width * b + c];
 }
 
 ptb_status ptb_host_run_norm_gradient(void *arg)
@@ -362,7 +377,7 @@ ptb_status ptb_host_run_norm_gradient(void *arg)
     const ptb_norm_gradient *a = arg;
     size_t width = a->width, rows = a->rows;
     size_t row_bytes = width * ptb_dtype_size(a->type);
-    bool stream = ptb_host_streams(a->d_in, rows * row_bytes, row_bytes, a->d_out, a->residual);
+    bool stream = ptb_host_streams(a->d_in, 2 * rows * row_bytes, row_bytes, a->d_out, a->residual);
     if (!a->accumulate)
         memset(a->d_gain, 0, width * sizeof *a->d_gain);
     if (!a->accumulate && a->d_bias)
@@ -373,15 +388,22 @@ ptb_status ptb_host_run_norm_gradient(void *arg)
         return PTB_OK;
     }
     _Alignas(PTB_LANES * sizeof(float)) float partial[PARTIAL_FLOATS]; /* [blocks, 2, width] */
-#pragma omp parallel for schedule(static)
-    for (size_t b = 0; b < blocks; b++) {
-        float *gain_sum = partial + 2 * width * b, *bias_sum = gain_sum + width;
-        memset(gain_sum, 0, 2 * width * sizeof *gain_sum);
-        PTB_HOST_TYPED(gradient_block, a->type, a, stream, gain_sum, a->d_bias ? bias_sum : NULL,
-                       rows * b / blocks, rows * (b + 1) / blocks);
+#pragma omp parallel
+    {
+#pragma omp for schedule(static)
+        for (size_t b = 0; b < blocks; b++) {
+            float *gain_sum = partial + 2 * width * b, *bias_sum = gain_sum + width;
+            memset(gain_sum, 0, 2 * width * sizeof *gain_sum);
+            PTB_HOST_TYPED(gradient_block, a->type, a, stream, gain_sum, a->d_bias ? bias_sum : NULL,
+                           rows * b / blocks, rows * (b + 1) / blocks);
+        }
+#pragma omp for schedule(static)
+        for (size_t first = 0; first < width; first += MERGE) {
+            size_t end = ptb_host_least(width, first + MERGE);
+            merge(a->d_gain, partial, blocks, width, first, end);
+            if (a->d_bias)
+                merge(a->d_bias, partial + width, blocks, width, first, end);
+        }
     }
-    merge(a->d_gain, partial, blocks, width);
-    if (a->d_bias)
-        merge(a->d_bias, partial + width, blocks, width);
     return PTB_OK;
 }

@@ -74,6 +74,30 @@ PTB_INLINE void ptb_host_store(bool stream, ptb_dtype type, void *base, size_t f
     ptb_vec_store(type, base, first, a);
 }
 
+// Elements of a cache line, and the vectors that it takes.
+PTB_INLINE size_t ptb_host_line(ptb_dtype type)
+{
+    return PTB_HOST_LINE / ptb_dtype_size(type);
+}
+enum { PTB_HOST_LINE_VECTORS = PTB_HOST_LINE / (2 * PTB_LANES) }; // of a 16-bit type; f32 takes half as many
+
+// Stores vectors a[], a cache line of elements from `first` on, in one piece where `stream` sends it past the
+// caches: halves of a line that are not joined on their way out cost as much as two lines.
+PTB_INLINE void ptb_host_store_line(bool stream, ptb_dtype type, void *base, size_t first, const ptb_vec *a)
+{
+#if defined PTB_VECTOR_512
+    if (stream && type != PTB_F32) {
+        ptb_vec_half low = type == PTB_BF16 ? ptb_vec_to_bf16(a[0]) : ptb_vec_to_f16(a[0]);
+        ptb_vec_half high = type == PTB_BF16 ? ptb_vec_to_bf16(a[1]) : ptb_vec_to_f16(a[1]);
+        __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512((__m256i)low), (__m256i)high, 1);
+        _mm512_stream_si512((__m512i *)((uint16_t *)base + first), both);
+        return;
+    }
+#endif
+    for (size_t v = 0; v < ptb_host_line(type) / PTB_LANES; v++)
+        ptb_host_store(stream, type, base, first + v * PTB_LANES, PTB_LANES, a[v]);
+}
+
 // Asks for the line of an element that is needed soon; it may lie beyond the end of its array. Where much is
 // computed for each element, the processor looks too few elements ahead by itself to keep memory busy.
 PTB_INLINE void ptb_host_prefetch(ptb_dtype type, const void *base, size_t element)

@@ -194,6 +194,8 @@ PTB_INLINE void ptb_vec_store(ptb_dtype type, void *base, size_t first, ptb_vec 
 // The first n <= PTB_LANES elements, 0 in the other lanes.
 PTB_INLINE ptb_vec ptb_vec_load_some(ptb_dtype type, const void *base, size_t first, size_t n)
 {
+    if (__builtin_constant_p(n) && n == PTB_LANES)
+        return ptb_vec_load(type, base, first); // compilers keep a mask of ones
 #if defined PTB_VECTOR_512
     __mmask16 mask = (__mmask16)((1u << n) - 1);
     if (type == PTB_F32)
@@ -210,6 +212,10 @@ PTB_INLINE ptb_vec ptb_vec_load_some(ptb_dtype type, const void *base, size_t fi
 // The first n <= PTB_LANES elements; memory behind them is not touched.
 PTB_INLINE void ptb_vec_store_some(ptb_dtype type, void *base, size_t first, size_t n, ptb_vec a)
 {
+    if (__builtin_constant_p(n) && n == PTB_LANES) {
+        ptb_vec_store(type, base, first, a);
+        return;
+    }
 #if defined PTB_VECTOR_512
     __mmask16 mask = (__mmask16)((1u << n) - 1);
     if (type == PTB_F32) {

@@ -194,8 +194,7 @@ static void test_against_differences(void **state)
                 check_norm(*state, compute_types[t], kind, sizes[i][0], sizes[i][1]);
 }
 
-// Rows that the first-level cache does not hold several of are taken in pairs, by pieces; the last one is
-// alone.
+// Rows of which caches hold a few; the last ones do not fill a group.
 static void test_wide(void **state)
 {
     for (norm_kind kind = 0; kind < KINDS; kind++)
@@ -264,6 +263,73 @@ static void test_threads(void **state)
     assert_same_for_threads(*state, run_threads);
 }
 
+// Rows [first, first + rows) of an array of rows of `width`.
+static array some_rows(array all, size_t first, size_t rows, size_t width)
+{
+    array some = all;
+    some.data = (char *)all.data + first * width * ptb_dtype_size(all.type);
+    some.count = rows * width;
+    return some;
+}
+
+// That begins with a cache line.
+static array array_of_lines(bag *b, ptb_dtype type, size_t count)
+{
+    enum { LINE = 64 };
+    array a = array_new(b, type, count + LINE);
+    a.data = (char *)a.data + (-(uintptr_t)a.data & (LINE - 1));
+    a.count = count;
+    return a;
+}
+
+// Equal but for the rounding of few elements: products and sums may be fused in one call and not in the
+// other.
+static void assert_nearly(const char *what, array got, const double *wanted)
+{
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < got.count; i++) {
+        error += pow(array_at(got, i) - wanted[i], 2);
+        norm += pow(wanted[i], 2);
+    }
+    double limit = ldexp(1, -ptb_dtype_significant_bits(got.type));
+    if (!(sqrt(error / norm) <= limit))
+        fail_msg("%s in %s differs by %g of its norm", what, ptb_dtype_name(got.type), sqrt(error / norm));
+}
+
+static void assert_rows_alone(fixture *f, ptb_dtype type, size_t rows, size_t width)
+{
+    enum { ALONE = 5 };
+    bag b = {.f = f};
+    norm_arrays all = make_arrays(&b, type, rows, width), a = make_arrays(&b, type, ALONE, width);
+    all.out = array_of_lines(&b, type, rows * width), all.d_in = array_of_lines(&b, type, rows * width);
+    run_forward(f, &all, LAYERNORM, rows, width);
+    run_backward(f, &all, LAYERNORM, rows, width, true, false);
+    array out = a.out, mean = a.mean, rstd = a.rstd, d_in = a.d_in;
+    for (size_t first = 0; first + ALONE <= rows; first += rows / 7) {
+        a = all;
+        a.in = some_rows(all.in, first, ALONE, width), a.d_out = some_rows(all.d_out, first, ALONE, width);
+        a.residual = some_rows(all.residual, first, ALONE, width);
+        a.out = out, a.mean = mean, a.rstd = rstd, a.d_in = d_in;
+        run_forward(f, &a, LAYERNORM, ALONE, width);
+        run_backward(f, &a, LAYERNORM, ALONE, width, true, false);
+        assert_true(array_equal(out, some_rows(all.out, first, ALONE, width)));
+        assert_true(array_equal(mean, some_rows(all.mean, first, ALONE, 1)));
+        assert_nearly("d_in", some_rows(all.d_in, first, ALONE, width), array_doubles(&b, d_in));
+    }
+    bag_release(&b);
+}
+
+// Arrays so large that output goes past the caches: each row is what it is in a small call.
+static void test_large(void **state)
+{
+    if (!test_on_host())
+        skip(); // nothing of it on other devices
+    for (size_t t = 0; t < LENGTH(compute_types); t++) {
+        assert_rows_alone(*state, compute_types[t], 7950, 1056);
+        assert_rows_alone(*state, compute_types[t], 1030, 8192);
+    }
+}
+
 // No rows: the gradients of gain and bias are 0, or stay.
 static void test_no_rows(void **state)
 {
@@ -285,8 +351,13 @@ static void test_no_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        KERNEL_TEST(test_against_differences), KERNEL_TEST(test_wide),    KERNEL_TEST(test_aliases),
-        KERNEL_TEST(test_large_mean),          KERNEL_TEST(test_threads), KERNEL_TEST(test_no_rows),
+        KERNEL_TEST(test_against_differences),
+        KERNEL_TEST(test_wide),
+        KERNEL_TEST(test_aliases),
+        KERNEL_TEST(test_large_mean),
+        KERNEL_TEST(test_threads),
+        KERNEL_TEST(test_no_rows),
+        KERNEL_TEST(test_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
