@@ -211,10 +211,10 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
     forward_end<WIDTH, TILES>(c, r, of.out, of.lse, row);
 }
 
-// Blocks as above for warp groups: GROUPS x 64 query rows of a head each. HELD: the rows of query stay in
-// registers. A group waits for the tensor cores and does its exponentials while others multiply: with
-// registers for 16 warps on a multiprocessor there is always one that does.
-template <typename T, int WIDTH, int GROUPS, int KEYS, bool HELD>
+// Blocks as above for warp groups: GROUPS x 64 query rows of a head each. A group waits for the tensor cores
+// and does its exponentials while others multiply: with registers for 16 warps on a multiprocessor there is
+// always one that does.
+template <typename T, int WIDTH, int GROUPS, int KEYS>
 __global__ void __launch_bounds__(GROUPS * 128, WIDTH <= 64 ? 2 : 1)
     attention_forward_group(attention_call c, const T *query, const T *key, const T *value, T *out,
                             float *lse)
@@ -225,8 +225,8 @@ __global__ void __launch_bounds__(GROUPS * 128, WIDTH <= 64 ? 2 : 1)
     T *queries = ptb_wgmma_align(shared);
     T *stages = queries + ROWS * WIDTH; /* [2][keys, values][WIDTH / 64][KEYS, 64] */
     const forward_block<T> of = forward_begin_block(c, ROWS, query, key, value, out, lse);
-    const int own = (int)threadIdx.x / 128 * 64, rows = of.first + own; // of this group
-    const int row = of.first + (int)threadIdx.x / 32 * 16;              // of this warp
+    const int own = group_uniform((int)threadIdx.x / 128) * 64, rows = of.first + own; // of this group
+    const int row = of.first + group_uniform((int)threadIdx.x / 32) * 16;              // of this warp
 
     auto fetch = [&](int step) {
         T *to = stages + step % 2 * 2 * KEYS * WIDTH;
@@ -238,20 +238,13 @@ __global__ void __launch_bounds__(GROUPS * 128, WIDTH <= 64 ? 2 : 1)
     };
     const attention_view all = attention_look(c, of.b, of.first, ROWS);
     const attention_view view = attention_look(c, of.b, rows, ATTENTION_GROUP);
-    int step = all.any_low / KEYS, end = (all.any_high + KEYS - 1) / KEYS;
+    int step = group_uniform(all.any_low / KEYS);
+    const int end = group_uniform((all.any_high + KEYS - 1) / KEYS);
     forward_rows<WIDTH, 1> r;
     forward_begin<WIDTH, 1>::run(c, of.b, row, false, r);
-    uint32_t held[HELD ? WIDTH / 16 : 1][4];
     if (step < end) {
         group_fetch<ROWS, WIDTH, THREADS>(c, queries, of.query, c.query_stride, c.query_length - of.first);
-        ptb_copy_commit();
         fetch(step);
-        ptb_copy_wait<1>();
-        __syncthreads();
-        if constexpr (HELD)
-#pragma unroll
-            for (int k = 0; k < WIDTH; k += 16)
-                ptb_tile_a<64>(held[k / 16], queries + k / 64 * ROWS * 64, row - of.first, k % 64);
     }
     for (; step < end; step++) {
         ptb_copy_wait<0>();
@@ -268,13 +261,11 @@ __global__ void __launch_bounds__(GROUPS * 128, WIDTH <= 64 ? 2 : 1)
             float s[1][8][4]; // scores, then probabilities
             uint32_t p[4][4];
             ptb_wgmma_fence();
-            if constexpr (HELD)
-                group_scores<WIDTH, KEYS>(s, held, keys, at);
-            else
-                group_scores<WIDTH, ROWS, KEYS>(s, queries, own, keys, at);
+            group_scores<WIDTH, ROWS, KEYS>(s, queries, own, keys, at);
             ptb_wgmma_commit();
-            ptb_wgmma_wait<0>();
+            ptb_wgmma_wait<0>(); // the sums of the step before are complete, too
             group_hold<64>(s);
+            group_hold<WIDTH>(r.out);
             forward_negate(c, s);
             if (from < view.all_low || from + ATTENTION_GROUP > view.all_high)
                 attention_hide<1, 4>(c, of.b, row, from, -INFINITY, s);
@@ -284,9 +275,9 @@ __global__ void __launch_bounds__(GROUPS * 128, WIDTH <= 64 ? 2 : 1)
             ptb_wgmma_fence();
             group_sums<WIDTH, KEYS>(r.out, p, values, at);
             ptb_wgmma_commit();
-            ptb_wgmma_wait<0>();
-            group_hold<WIDTH>(r.out);
         }
+        ptb_wgmma_wait<0>();
+        group_hold<WIDTH>(r.out);
     }
     forward_end<WIDTH, 1>(c, r, of.out, of.lse, row);
 #else
@@ -319,12 +310,11 @@ static int launch_forward(cudaStream_t stream, const ptb_attention *a)
                                               (rows + 4 * KEYS) * WIDTH * sizeof(T));
 }
 
-template <typename T, int WIDTH, int GROUPS, int KEYS, bool HELD>
+template <typename T, int WIDTH, int GROUPS, int KEYS>
 static int launch_group(cudaStream_t stream, const ptb_attention *a)
 {
     constexpr int rows = GROUPS * ATTENTION_GROUP;
-    return launch_blocks<rows, GROUPS * 128, T>(stream, a,
-                                                attention_forward_group<T, WIDTH, GROUPS, KEYS, HELD>,
+    return launch_blocks<rows, GROUPS * 128, T>(stream, a, attention_forward_group<T, WIDTH, GROUPS, KEYS>,
                                                 (rows + 4 * KEYS) * WIDTH * sizeof(T) + PTB_WGMMA_ALIGNMENT);
 }
 
@@ -340,8 +330,8 @@ template <typename T, bool DROP> static int launch_width(cudaStream_t stream, co
 template <typename T> static int launch_type(cudaStream_t stream, const ptb_attention *a)
 {
     if (ptb_cuda_attention_wgmma(&a->shape) && ptb_aligned(16, a->query, a->key, a->value, a->out))
-        return a->shape.head_width <= 64 ? launch_group<T, 64, 2, 128, true>(stream, a)
-                                         : launch_group<T, 128, 2, 128, false>(stream, a);
+        return a->shape.head_width <= 64 ? launch_group<T, 64, 2, 128>(stream, a)
+                                         : launch_group<T, 128, 2, 128>(stream, a);
     return a->shape.dropout_rate > 0 ? launch_width<T, true>(stream, a) : launch_width<T, false>(stream, a);
 }
 

@@ -260,9 +260,6 @@ key_group_step(const attention_call &c, key_rows<WIDTH, 1, true, true> &r, int b
     ptb_wgmma_fence();
     group_sums<WIDTH, QUERIES>(r.d_key, d_left, queries, at);
     ptb_wgmma_commit();
-    ptb_wgmma_wait<0>();
-    group_hold<WIDTH>(r.d_value);
-    group_hold<WIDTH>(r.d_key);
 }
 
 // QUERIES rows of query and d_out, and what belongs to them, into a stage, in the background.
@@ -299,7 +296,8 @@ __global__ void __launch_bounds__(GROUPS * 128, 1)
     attention_place of = attention_place_of(c);
     int kv_heads = c.heads / c.group, first = of.tile * ROWS, head = of.line % kv_heads,
         b = of.line / kv_heads;
-    int own = first + (int)threadIdx.x / 128 * 64, row = first + (int)threadIdx.x / 32 * 16;
+    int own = first + group_uniform((int)threadIdx.x / 128) * 64;
+    int row = first + group_uniform((int)threadIdx.x / 32) * 16;
     int64_t at = ((int64_t)b * c.key_length + first) * c.key_stride + head * c.width;
     group_fetch<ROWS, WIDTH, THREADS>(c, keys, key + at, c.key_stride, c.key_length - first);
     group_fetch<ROWS, WIDTH, THREADS>(c, values, value + at, c.key_stride, c.key_length - first);
@@ -324,6 +322,9 @@ __global__ void __launch_bounds__(GROUPS * 128, 1)
         for (int i = 0; i < QUERIES; i += ATTENTION_GROUP)
             key_group_step<T, WIDTH, ROWS, QUERIES>(c, r, b, keys, values, now->queries, now->d_outs,
                                                     now->rows, first, own, row, place.block * QUERIES + i, i);
+        ptb_wgmma_wait<0>();
+        group_hold<WIDTH>(r.d_value);
+        group_hold<WIDTH>(r.d_key);
         place = next;
     }
     ptb_copy_wait<0>(); // of keys and values that nobody looked at

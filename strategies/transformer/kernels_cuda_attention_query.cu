@@ -184,7 +184,8 @@ __global__ void __launch_bounds__(GROUPS * 128, 1)
     T *stages = d_outs + ROWS * WIDTH; /* [2][keys, values][WIDTH / 64][KEYS, 64] */
     attention_place of = attention_place_of(c);
     int first = ((int)c.tiles - 1 - of.tile) * ROWS, h = of.line % c.heads, b = of.line / c.heads;
-    int own = (int)threadIdx.x / 128 * 64, row = first + (int)threadIdx.x / 32 * 16;
+    int own = group_uniform((int)threadIdx.x / 128) * 64;
+    int row = first + group_uniform((int)threadIdx.x / 32) * 16;
     query += ((int64_t)b * c.query_length + first) * c.query_stride + h * c.width;
     d_out += ((int64_t)b * c.query_length + first) * c.out_stride + h * c.width;
     key += (int64_t)b * c.key_length * c.key_stride + h / c.group * c.width;
@@ -199,7 +200,8 @@ __global__ void __launch_bounds__(GROUPS * 128, 1)
     };
     const attention_view all = attention_look(c, b, first, ROWS);
     const attention_view view = attention_look(c, b, first + own, ATTENTION_GROUP);
-    int step = all.any_low / KEYS, end = (all.any_high + KEYS - 1) / KEYS;
+    int step = group_uniform(all.any_low / KEYS);
+    const int end = group_uniform((all.any_high + KEYS - 1) / KEYS);
     query_rows<WIDTH, 1> r;
     query_begin<WIDTH, 1>(c, rows, b, h, row, false, r);
     if (step < end) {
@@ -239,9 +241,9 @@ __global__ void __launch_bounds__(GROUPS * 128, 1)
             ptb_wgmma_fence();
             group_sums<WIDTH, KEYS>(r.d_query, left, keys, at);
             ptb_wgmma_commit();
-            ptb_wgmma_wait<0>();
-            group_hold<WIDTH>(r.d_query);
         }
+        ptb_wgmma_wait<0>();
+        group_hold<WIDTH>(r.d_query);
     }
     const float scale[1][2] = {{c.scale, c.scale}};
     d_query += (int64_t)b * c.query_length * c.query_stride + h * c.width;

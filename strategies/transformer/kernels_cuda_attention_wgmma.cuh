@@ -12,6 +12,12 @@
 // Rows of a group, and keys or queries of a step.
 enum { ATTENTION_GROUP = 64 };
 
+// Warp. The same in all lanes, known to the compiler as that: what depends on it needs no register a lane.
+static __device__ __forceinline__ int group_uniform(int x)
+{
+    return __shfl_sync(0xffffffffu, x, 0);
+}
+
 // All THREADS threads of the block: ROWS rows of a head into a tile of WIDTH / 64 blocks [ROWS, 64], in the
 // background. Rows from `rows` on and columns from c.width on become 0. c.aligned only.
 template <int ROWS, int WIDTH, int THREADS, typename T>
@@ -30,25 +36,17 @@ __device__ __forceinline__ void group_fetch(const attention_call &c, T *tile, co
 }
 
 // Group. s [64, 64] = a b^T over all columns: `a` 64 rows of a tile of A_ROWS from a_row on, b of B_ROWS from
-// b_row on. Not committed.
+// b_row on. Not committed. The left operand stays in shared memory also where registers could keep it: ptxas
+// 13.0 loses such registers in loops (it gives them to the next left operand).
 template <int WIDTH, int A_ROWS, int B_ROWS, typename T>
 __device__ __forceinline__ void group_scores(float (&s)[1][8][4], const T *a, int a_row, const T *b,
                                              int b_row)
 {
+    uint32_t left = ptb_wgmma_row(a, a_row), right = ptb_wgmma_row(b, b_row);
 #pragma unroll
     for (int k = 0; k < WIDTH; k += 16)
-        ptb_wgmma<false>(s[0], ptb_wgmma_at(a + k / 64 * A_ROWS * 64, a_row, k % 64),
-                         ptb_wgmma_at(b + k / 64 * B_ROWS * 64, b_row, k % 64), k > 0, T());
-}
-
-// Group. The same with the left operand in registers.
-template <int WIDTH, int B_ROWS, typename T>
-__device__ __forceinline__ void group_scores(float (&s)[1][8][4], const uint32_t (&a)[WIDTH / 16][4],
-                                             const T *b, int b_row)
-{
-#pragma unroll
-    for (int k = 0; k < WIDTH; k += 16)
-        ptb_wgmma<false>(s[0], a[k / 16], ptb_wgmma_at(b + k / 64 * B_ROWS * 64, b_row, k % 64), k > 0, T());
+        ptb_wgmma<false>(s[0], ptb_wgmma_at(left, k / 64 * A_ROWS * 128 + k % 64 * 2),
+                         ptb_wgmma_at(right, k / 64 * B_ROWS * 128 + k % 64 * 2), k > 0, T());
 }
 
 // p [64, 64] rounded to T, as a left operand.
@@ -74,12 +72,13 @@ template <int WIDTH, int B_ROWS, typename T>
 __device__ __forceinline__ void group_sums(float (&o)[1][WIDTH / 8][4], const uint32_t (&p)[4][4], const T *b,
                                            int b_row)
 {
+    uint32_t right = ptb_wgmma_row(b, b_row);
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
         for (int block = 0; block < WIDTH / 64; block++)
             ptb_wgmma<true>(group_block<WIDTH>(o, block), p[k],
-                            ptb_wgmma_at(b + block * B_ROWS * 64, b_row + k * 16, 0), true, T());
+                            ptb_wgmma_at(right, block * B_ROWS * 128 + k * 16 * 128), true, T());
 }
 
 template <int WIDTH> __device__ __forceinline__ void group_hold(float (&o)[1][WIDTH / 8][4])

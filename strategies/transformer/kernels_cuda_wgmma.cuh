@@ -47,12 +47,16 @@ template <typename T> __device__ __forceinline__ T *ptb_wgmma_align(T *shared)
     return shared + skip / sizeof(T);
 }
 
-// Descriptor of what starts at row `row` (a multiple of 8) and column `column` (a multiple of 16) of a tile.
-template <typename T> __device__ __forceinline__ uint64_t ptb_wgmma_at(const T *tile, int row, int column)
+// The lower half of the descriptor of what starts at row `row` of a tile, a multiple of 8.
+template <typename T> __device__ __forceinline__ uint32_t ptb_wgmma_row(const T *tile, int row)
 {
-    uint32_t address = ptb_shared_address(tile) + (uint32_t)(row * 128 + column * 2);
-    return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
-           (uint64_t)1 << 62;
+    return ((ptb_shared_address(tile) + (uint32_t)row * 128) & 0x3ffff) >> 4 | 1u << 16;
+}
+
+// The descriptor of what starts `bytes` further: 128 a row (a multiple of 8 of them), 2 a column (of 16).
+static __device__ __forceinline__ uint64_t ptb_wgmma_at(uint32_t row, int bytes)
+{
+    return (uint64_t)(row + (uint32_t)(bytes >> 4)) | (uint64_t)(1u << 30 | 1024 >> 4) << 32;
 }
 
 // ---- products of a group

@@ -3,23 +3,25 @@
 # and against their limits, NCCL, CUPTI's capture, training steps of GPT-2 124M and of a Llama-like 1B model in bf16, copies.
 # With several GPUs also collectives between them and steps over all of them.
 #
-#   tests/gpu/run.sh [-o FOLDER] [-n GPUS] [--no-floors] [--tiny]
+#   tests/gpu/run.sh [-o FOLDER] [-n GPUS] [--only PART] [--no-floors] [--tiny]
 #
 # In a bundle it is run-gpu-tests.sh and uses the bundle's program; PTBENCH names another one; else it builds one with
 # -DPTB_GPU=cuda in build-gpu. FOLDER (default: gpu-results) gets results.db, summary.txt and a log of each part.
 # Exit code: 0 all parts passed; 1 a result was wrong or a floor was missed; 3 no GPU can be used here; 5 a part died or
 # ran out of time. --no-floors: speeds are printed and not judged (other GPUs than an H100 or H200, the simulated device).
+# --only PART: parts whose names begin so, others neither run nor judged; `--only attention` takes less than a minute.
 # --tiny: small shapes, which try the script itself; implies --no-floors.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-out=gpu-results gpus= floors=yes tiny=
+out=gpu-results gpus= floors=yes tiny= only=
 while [ $# -gt 0 ]; do
     case $1 in
     -o) out=$2; shift 2 ;;
     -n) gpus=$2; shift 2 ;;
+    --only) only=$2; shift 2 ;;
     --no-floors) floors=no; shift ;;
     --tiny) tiny=yes floors=no; shift ;;
-    *) sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
 done
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 3
@@ -48,9 +50,13 @@ fi
 started=$SECONDS worst=0 parts=0 failed=0
 worse() { [ "$1" -gt "$worst" ] && worst=$1; return 0; }
 
+# wanted PART: whether --only asks for it, or nothing.
+wanted() { [[ $1 == "$only"* ]]; }
+
 # part NAME SECONDS [OPTION...]: `ptbench run OPTION...` into the database. Skipped cases are counted: none may be silent.
 part() {
     local name=$1 limit=$2 code=0 verdict=passed counts
+    wanted "$name" || return 0
     shift 2
     parts=$((parts + 1))
     timeout -k 10 "$limit" "$program" run "$@" --db "$db" --label "$name" >"$out/$name.log" 2>&1 || code=$?
@@ -123,18 +129,27 @@ big=256M small=1M
 gpt2=(--model gpt2-124m) gpt2_rows=4096 gpt2_batch=32 gpt2_steps=20
 llama=(--model llama3-1b --sequence 4096) llama_rows=4096 llama_batch=2 llama_steps=10
 moe=(--model deepseek-moe-16b --sequence 2048) moe_rows=2048
+wide=(--model llama3-8b --sequence 4096) wide_rows=4096
 if [ -n "$tiny" ]; then
     big=64K small=1000
     gpt2=(--model tiny) gpt2_rows=128 gpt2_batch=2 gpt2_steps=4
     llama=(--model tiny --norm rmsnorm --positions rotary --activation swiglu --kv-heads 2 --biases no --tied no)
     llama_rows=128 llama_batch=2 llama_steps=4
     moe=(--model tiny --experts 4 --top-k 2) moe_rows=128
+    wide=(--model tiny --heads 1) wide_rows=128
 fi
 part all-reduce-one-rank 30 all_reduce --np 1 --comm nccl --bytes 8,$small,$big --max-time 200ms
 part copies 40 pairs "${one[@]}" --paths h2d,d2h,d2d --bytes $small,$big --max-time 500ms
 # Every kernel of three models in every type; wrong results are found by the benchmark's own check.
 part kernels-gpt2 70 kernels "${one[@]}" "${gpt2[@]}" --rows $gpt2_rows --precision bf16,f16,f32 --max-time 60ms
 part kernels-llama 60 kernels "${one[@]}" "${llama[@]}" --rows $llama_rows --precision bf16 --max-time 60ms
+# Attention alone, by the kernels of this GPU and by those of single warps, in heads of 64 and of 128.
+for kernels in wgmma mma; do
+    PTBENCH_CUDA_ATTENTION=$kernels part attention-$kernels-64 20 kernels "${one[@]}" "${gpt2[@]}" --rows $gpt2_rows \
+        --precision bf16,f16 --max-time 100ms --kernel attention,attention_gradient
+    PTBENCH_CUDA_ATTENTION=$kernels part attention-$kernels-128 20 kernels "${one[@]}" "${wide[@]}" --rows $wide_rows \
+        --precision bf16 --max-time 100ms --kernel attention,attention_gradient
+done
 part kernels-moe 40 kernels "${one[@]}" "${moe[@]}" --rows $moe_rows --precision bf16 --max-time 40ms \
     --kernel route,route_gradient,dispatch,dispatch_gradient,combine,combine_gradient,matmul,matmul_input_gradient,matmul_weight_gradient
 part step-gpt2-124m 60 step "${one[@]}" "${gpt2[@]}" --batch $gpt2_batch --precision bf16 \
@@ -157,9 +172,9 @@ fi
 # ---- figures
 
 say ""
-say "copies (GB/s):"
-rows copies param.path bytes 'bandwidth [GB/s]' | awk -F'\t' '{ printf "    %-4s %11s B  %8.1f\n", $1, $2, $3 }' | tee -a "$summary"
-for part in kernels-gpt2 kernels-llama kernels-moe; do
+wanted copies && say "copies (GB/s):" && rows copies param.path bytes 'bandwidth [GB/s]' | awk -F'\t' '{ printf "    %-4s %11s B  %8.1f\n", $1, $2, $3 }' | tee -a "$summary"
+for part in kernels-gpt2 kernels-llama kernels-moe attention-{wgmma,mma}-{64,128}; do
+    wanted $part || continue
     say ""
     say "$part: kernel, layer, type, sizes, median us, per cent of its limit (fastest sample):"
     rows $part param.kernel param.layer param.precision fact.sizes median_ns 'best_of_limit [%]' |
@@ -169,6 +184,7 @@ say ""
 say "floors (H100, H200): memory-bound kernels 75 % of a copy, attention 35 % and its gradient 30 % of the best product"
 # Small kernels are over before the memory is busy: those that take less than 10 us are listed above and not judged.
 for part in kernels-gpt2 kernels-llama; do
+    wanted $part || continue
     while IFS=$'\t' read -r kernel layer type ns percent; do
         case $kernel in
         attention) floor "$part $kernel $layer $type" "$percent" 35 ;;
@@ -180,6 +196,7 @@ for part in kernels-gpt2 kernels-llama; do
 done
 for part in step-gpt2-124m:40 step-llama3-1b:50; do
     label=${part%:*}
+    wanted $label || continue
     # Another separator than the tab, of which several in a row would count as one.
     IFS=$'\037' read -r mfu sheet tokens ms overhead unattributed dropped < <(rows "$label" 'mfu [%]' 'mfu_datasheet [%]' \
         'tokens_per_s [tokens/s]' 'step [ms]' 'capture_overhead [%]' fact.capture_unattributed fact.capture_dropped | tr '\t' '\037')

@@ -3,9 +3,9 @@
 code=0
 PTBENCH=$PTBENCH timeout 500 bash "$PTB_SOURCE/tests/gpu/run.sh" -o results -n 2 --tiny >out 2>err || code=$?
 [ "$code" = 0 ] || { fail "exit code $code"; cat out err; }
-has out "10 parts, 0 failures"
-for part in all-reduce-one-rank copies kernels-gpt2 kernels-llama kernels-moe step-gpt2-124m step-llama3-1b collectives-2 \
-    pairs-2 steps-2; do
+has out "14 parts, 0 failures"
+for part in all-reduce-one-rank copies kernels-gpt2 kernels-llama attention-{wgmma,mma}-{64,128} kernels-moe step-gpt2-124m \
+    step-llama3-1b collectives-2 pairs-2 steps-2; do
     grep -qE "^$part +passed +[1-9][0-9]* cases? measured \(0 wrong\)" out || { fail "$part did not pass"; grep "^$part" out; }
 done
 has out "SIMULATED"
@@ -13,6 +13,12 @@ grep -qE '^    attention +block +bf16' out || fail "no line of attention"
 grep -qE '^    d2h .* B +[0-9.]+$' out || fail "no rate of copies"
 grep -qE 'step-gpt2-124m: [0-9.]+ tokens/s, recorded step [0-9.]+ ms' out || fail "no figures of the step"
 [ -s results/results.db ] && [ -s results/summary.txt ] || fail "no results are kept"
+
+# Only some parts.
+code=0
+PTBENCH=$PTBENCH timeout 300 bash "$PTB_SOURCE/tests/gpu/run.sh" -o some --tiny --only attention-mma >out 2>err || code=$?
+[ "$code" = 0 ] || { fail "exit code $code"; cat out err; }
+has out "2 parts, 0 failures"
 
 # A wrong program is told at once.
 code=0
