@@ -2,12 +2,12 @@
 // that memory is read once; the row that the group takes next is on its way meanwhile. The gradient sums
 // d_gain and d_bias over the rows of a group in registers and over the groups of a block in shared memory; a
 // second kernel adds the blocks' sums in order. Rows that are too wide, or not made of 16-byte packs, take
-// kernels that read them from memory (the caches, mostly) again.
-#include "strategies/transformer/kernels_cuda.cuh"
+// kernels that read them from memory (the caches, mostly) again. A gradient whose arrays the second-level
+// cache holds goes another way (kernels_cuda_norm_small.cu).
+#include "strategies/transformer/kernels_cuda_norm.cuh"
 
 namespace {
 
-constexpr unsigned WARP = 32;
 constexpr unsigned FORWARD_THREADS = 512;      // most of a block
 constexpr unsigned forward_resident(int packs) // blocks of as many threads that fit a multiprocessor
 {
@@ -21,58 +21,6 @@ constexpr unsigned WIDE_THREADS = 512;
 constexpr size_t PARTIAL_BYTES = 16 << 20; // most scratch of the gradient
 constexpr size_t BLOCK_ROWS = 8;           // least rows of a group or slice in the gradient
 constexpr int MERGE_COLUMNS = 32, MERGE_PARTS = 16;
-
-// ---- rows in registers: blockDim.x threads hold a row, in V packs of N each; blockDim.y rows at a time
-
-template <int N> __device__ __forceinline__ size_t column_of(int v)
-{
-    return ((size_t)v * blockDim.x + threadIdx.x) * N;
-}
-
-// A pack as it is in memory: numbers of 16 bits stay two in a register until they are used.
-template <int V> struct raw_packs {
-    uint4 at[V];
-};
-
-// Zeros beyond the last column and the last row.
-template <int N, int V, typename T>
-__device__ __forceinline__ void load_row(raw_packs<V> &out, const T *from /* [rows, width] */, size_t row,
-                                         size_t rows, size_t width)
-{
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-        size_t c = column_of<N>(v);
-        out.at[v] = make_uint4(0, 0, 0, 0);
-        if (row < rows && c < width)
-            out.at[v] = *(const uint4 *)(from + row * width + c);
-    }
-}
-
-// Sums over the threads of a row, of M values at once. Calls alternate between the two halves of shared, so
-// that one barrier a call is enough.
-template <int M> struct row_sums {
-    float shared[2][WARP][M];
-};
-template <int M>
-__device__ __forceinline__ void sum_row(float (&values)[M], row_sums<M> &sums, unsigned &turn)
-{
-#pragma unroll
-    for (int m = 0; m < M; m++)
-        values[m] = ptb_warp_sum(values[m]);
-    unsigned warps = blockDim.x / WARP, lane = threadIdx.x % WARP, first = threadIdx.y * warps;
-    if (warps == 1)
-        return;
-    float(*shared)[M] = sums.shared[turn];
-    turn ^= 1;
-    if (lane == 0)
-#pragma unroll
-        for (int m = 0; m < M; m++)
-            shared[first + threadIdx.x / WARP][m] = values[m];
-    __syncthreads();
-#pragma unroll
-    for (int m = 0; m < M; m++)
-        values[m] = ptb_warp_sum(lane < warps ? shared[first + lane][m] : 0);
-}
 
 template <typename T, int N, int V>
 __global__ void __launch_bounds__(FORWARD_THREADS, forward_resident(V)) norm_rows(ptb_norm a)
@@ -319,38 +267,6 @@ template <typename T> __global__ void __launch_bounds__(WIDE_THREADS) norm_gradi
 
 // ---- the host's side
 
-unsigned whole_warps(size_t threads)
-{
-    return (unsigned)ptb_blocks(threads, WARP) * WARP;
-}
-
-// Threads of a row, and packs that each holds: 0 when the row does not fit.
-struct row_shape {
-    unsigned lanes;
-    int packs;
-};
-
-// Of 1 to `most` packs a thread the number that leaves the fewest idle; among equals the largest (fewer
-// threads to sum over).
-row_shape fit_row(size_t packs, int most, unsigned threads)
-{
-    row_shape best = {0, 0};
-    for (int v = 1; v <= most; v++) {
-        unsigned lanes = whole_warps(ptb_blocks(packs, v));
-        if (lanes <= threads && (!best.packs || lanes * v <= best.lanes * best.packs))
-            best = {lanes, v};
-    }
-    return best;
-}
-
-// f(v) with v, one of V, as a constant
-template <int... V, typename F> int for_packs(int v, F f)
-{
-    int error = cudaErrorInvalidValue;
-    ((v == V ? (void)(error = f(ptb_constant<V>())) : (void)0), ...);
-    return error;
-}
-
 unsigned wide_threads(size_t width)
 {
     return width < WIDE_THREADS ? whole_warps(width) : WIDE_THREADS;
@@ -447,6 +363,8 @@ extern "C" int ptb_cuda_enqueue_norm_gradient(cudaStream_t stream, const ptb_nor
         return cudaSuccess;
     if (!a->rows)
         return merge(stream, a, partial, 0);
+    if (ptb_cuda_is_small_norm(a))
+        return ptb_cuda_launch_small_norm_gradient(stream, a, scratch);
     return ptb_for_type(a->type,
                         [&](auto type) { return launch_gradient<decltype(type)>(stream, a, partial); });
 }

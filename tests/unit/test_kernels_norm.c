@@ -163,7 +163,9 @@ static void check_backward(bag *b, norm_reference *n, const norm_arrays *a, arra
         assert_true(array_equal(a->d_bias, bias0)); // not touched
 }
 
-static void check_norm(fixture *f, ptb_dtype type, norm_kind kind, size_t rows, size_t width)
+// in_place: d_in is d_out.
+static void check_gradients(fixture *f, ptb_dtype type, norm_kind kind, size_t rows, size_t width,
+                            bool in_place)
 {
     for (int accumulate = 0; accumulate < 2; accumulate++) {
         bool residual = accumulate;
@@ -177,12 +179,31 @@ static void check_norm(fixture *f, ptb_dtype type, norm_kind kind, size_t rows, 
                             .gain = array_doubles(&b, a.gain),
                             .bias = array_doubles(&b, a.bias),
                             .weight = array_doubles(&b, a.d_out)};
+        if (in_place)
+            a.d_in = a.d_out;
         run_forward(f, &a, kind, rows, width);
         run_backward(f, &a, kind, rows, width, residual, accumulate);
         check_forward(&b, &n, &a);
         check_backward(&b, &n, &a, gain0, bias0, residual, accumulate);
         bag_release(&b);
     }
+}
+
+static void check_norm(fixture *f, ptb_dtype type, norm_kind kind, size_t rows, size_t width)
+{
+    check_gradients(f, type, kind, rows, width, false);
+}
+
+// Rows and columns enough for several groups of threads, whole ones and a rest, each way of summing over
+// rows.
+static void test_many_rows(void **state)
+{
+    static const size_t sizes[][2] = {{1100, 24}, {200, 136}, {9, 1032}};
+    for (size_t t = 0; t < LENGTH(compute_types); t++)
+        for (size_t i = 0; i < LENGTH(sizes); i++)
+            for (int in_place = 0; in_place < 2; in_place++)
+                check_gradients(*state, compute_types[t], i % 2 ? RMSNORM : LAYERNORM, sizes[i][0],
+                                sizes[i][1], in_place);
 }
 
 static void test_against_differences(void **state)
@@ -352,6 +373,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         KERNEL_TEST(test_against_differences),
+        KERNEL_TEST(test_many_rows),
         KERNEL_TEST(test_wide),
         KERNEL_TEST(test_aliases),
         KERNEL_TEST(test_large_mean),
