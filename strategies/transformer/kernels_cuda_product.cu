@@ -1,8 +1,9 @@
 // ptbench's own matrix product: for groups of rows whose sizes only the device knows (experts), and for
 // products that cuBLASLt does not have. 16-bit types go through tensor cores (kernels_cuda_mma.cuh), in tiles
 // of 128 x 256 or 128 x 128 results, depth 64, two steps of depth on their way from memory while one is
-// multiplied; f32 through fused multiply-adds. Sums of 16-bit types pass through shared memory to be stored,
-// in accesses of 16 bytes and whole lines. A block finds its group by looking through the offsets.
+// multiplied, three at first; f32 through fused multiply-adds. Sums of 16-bit types pass through shared
+// memory to be stored, in accesses of 16 bytes and whole lines. A block finds its group by looking through
+// the offsets.
 #include "strategies/transformer/kernels_cuda_mma.cuh"
 #include "strategies/transformer/kernels_cuda_product.cuh"
 
@@ -191,7 +192,7 @@ static __global__ void __launch_bounds__(THREADS, ALIGNED &&COLUMNS == 128 ? 2 :
     tile_loader<T, TILE_M, FORM == PTB_PRODUCT_WEIGHT, ALIGNED> a(x.a, p.a_stride, x.m0, x.m_end, x.k);
     tile_loader<T, COLUMNS, FORM != PTB_PRODUCT_FORWARD, ALIGNED> b(x.b, p.b_stride, x.n0, x.n_end, x.k);
     int steps = ((int)x.k + TILE_K - 1) / TILE_K, slot = 0;
-    for (int s = 0; s < STAGES - 1; s++) {
+    for (int s = 0; s < STAGES; s++) {
         if (s < steps) {
             a.load(shared + s * tile::stage);
             b.load(shared + s * tile::stage + tile::a_count);
@@ -199,14 +200,19 @@ static __global__ void __launch_bounds__(THREADS, ALIGNED &&COLUMNS == 128 ? 2 :
         ptb_copy_commit(); // empty groups too: so as many copies are under way at each step
     }
     for (int step = 0; step < steps; step++) {
-        ptb_copy_wait<STAGES - 2>();
-        __syncthreads(); // the stage is there, and everybody is done with the one that is loaded next
-        T *stage = shared + slot * tile::stage, *next = shared + (slot ? slot - 1 : STAGES - 1) * tile::stage;
-        if (step + STAGES - 1 < steps) {
-            a.load(next);
-            b.load(next + tile::a_count);
+        if (step == 0)
+            ptb_copy_wait<STAGES - 1>();
+        else
+            ptb_copy_wait<STAGES - 2>();
+        __syncthreads(); // the stage is there, and everybody is done with the one before it
+        T *stage = shared + slot * tile::stage, *free = shared + (slot ? slot - 1 : STAGES - 1) * tile::stage;
+        if (step > 0) {
+            if (step + STAGES - 1 < steps) {
+                a.load(free);
+                b.load(free + tile::a_count);
+            }
+            ptb_copy_commit();
         }
-        ptb_copy_commit();
         if (busy)
             multiply_stage<FORM, COLUMNS>(sums, stage, warp_m, warp_n);
         if (with_sums)
