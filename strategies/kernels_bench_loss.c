@@ -191,7 +191,10 @@ static void prepare_cross_entropy(ptb_kernel_call *c)
                            .type = c->type};
     memcpy(c->arguments, &a, sizeof a);
     c->is_changed = true;
-    c->bytes = (double)(rows * vocabulary(c) * (sizeof(float) + ptb_dtype_size(c->type)));
+    // Logits of rows that do not count are not read.
+    double read = (double)(rows - rows / UNCOUNTED) * sizeof(float),
+           written = (double)rows * ptb_dtype_size(c->type);
+    c->bytes = (double)vocabulary(c) * (read + written);
     ptb_call_sizes(c, "%zu x %zu", rows, vocabulary(c));
 }
 
