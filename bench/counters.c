@@ -289,7 +289,10 @@ static void add_peak(const summary *s)
     }
     if (s->parts[0].implied.counted <= 0)
         return; // its rate is bound by more than links
-    double peak = ptb_traffic_peak(&s->parts[0].implied, &least, how);
+    ptb_traffic implied = s->parts[0].implied;
+    for (int r = 1; r < s->ranks; r++)
+        implied.copy_gb_s = fmax(implied.copy_gb_s, s->parts[r].implied.copy_gb_s);
+    double peak = ptb_traffic_peak(&implied, &least, how);
     ptb_params_set(s->facts, "expected_how", "%s", how);
     if (!isnan(peak))
         ptb_metrics_add(

@@ -35,6 +35,10 @@ static void consider(longest *l, const ptb_traffic *t, const char *who, double b
 static bool consider_near(longest *l, const ptb_traffic *t, const ptb_link_capacity *c, char *why)
 {
     char link[64];
+    if (!t->on_gpu && t->copy_gb_s > 0) {
+        consider(l, t, "rank", t->gpu_most, t->copy_gb_s, "a core's copies of that size, measured here");
+        return true;
+    }
     if (!t->on_gpu) {
         snprintf(why, PTB_TRAFFIC_TEXT, "unknown: the rate of copies within a host is not measured here");
         return false;

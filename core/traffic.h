@@ -20,10 +20,11 @@ typedef struct {
     // In the direction that carries more: of the GPU that moves most within its host; of the host that moves
     // most to or from others; of the GPU that moves most over its PCIe slot, between hosts.
     double gpu_most, host_most, slot_most;
-    double bytes;                   // S
-    double counted;                 // what the rate of a case counts: S x the bus factor
-    bool on_gpu;                    // else memory of the host: nothing goes over NVLinks
-    bool near_rails_only;           // one GPU at a time: of its host's ports, those nearest to it
+    double bytes;         // S
+    double counted;       // what the rate of a case counts: S x the bus factor
+    double copy_gb_s;     // that a core copies within the host, measured by one of the ranks; 0: not measured
+    bool on_gpu;          // else memory of the host: nothing goes over NVLinks
+    bool near_rails_only; // one GPU at a time: of its host's ports, those nearest to it
     char how[PTB_TRAFFIC_TEXT];     // "ring: 2(n-1)/n S over each of n edges"
     char no_peak[PTB_TRAFFIC_TEXT]; // why no peak is worked out though the bytes are known; "": one is
 } ptb_traffic;

@@ -4,8 +4,9 @@
 try 0 "$PTBENCH" run pairs --np 3 --bytes 1000,64K --max-time 50ms --db all.db
 has err "12 cases measured (0 wrong), 0 skipped"
 has err "from=2 to=1 bytes=64K"
-try 0 "$PTBENCH" show last --db all.db
+try 0 "$PTBENCH" show last --db all.db --width 200
 has out "send by host"
+has out "Expected: a rank moves 1 S over a core's copies of that size, measured here"
 has out "of the best"
 try 0 "$PTBENCH" report --db all.db --output page
 has page/index.html "darker is faster"

@@ -190,6 +190,8 @@ static void test_limits(void **state)
     assert_peak(&other, 1.5, &dgx, NAN, "unknown: what the algorithm halving_doubling sends");
     ring.of[0].on_gpu = far.of[0].on_gpu = false;
     assert_peak(&ring, 1.5, &dgx, NAN, "unknown: the rate of copies within a host is not measured here");
+    ring.of[0].copy_gb_s = 10; // each rank's part of the edges through memory
+    assert_peak(&ring, 1.5, &dgx, 10, "a rank moves 1.5 S over a core's copies of that size, measured here");
     assert_peak(&far, 1, &dgx, NAN, "unknown: which of 8 network ports are used is not known");
     c.rails = 1;
     c.rail_gbits_s = 100;
