@@ -199,8 +199,11 @@ static void add_nvlinks(const summary *s)
     if (!sending)
         return;
     add_extremes(s, "nvlink", least->least.bytes, most->most.bytes);
-    ptb_params_set(s->facts, "nvlinks", "%u; least: rank %d %s, most: rank %d %s", sending,
-                   (int)(least - s->parts), least->least.name, (int)(most - s->parts), most->most.name);
+    if (most->most.bytes > least->least.bytes)
+        ptb_params_set(s->facts, "nvlinks", "%u; least: rank %d %s, most: rank %d %s", sending,
+                       (int)(least - s->parts), least->least.name, (int)(most - s->parts), most->most.name);
+    else
+        ptb_params_set(s->facts, "nvlinks", "%u; all the same", sending);
 }
 
 // Bytes of the ports of that name, one on each host.
@@ -268,7 +271,10 @@ static void add_rails(const summary *s)
     find_extremes(s, has_rdma, &e);
     if (e.count) {
         add_extremes(s, "rail", e.low, e.high);
-        ptb_params_set(s->facts, "rails", "%u; least: %.40s, most: %.40s", e.count, e.least, e.most);
+        if (e.high > e.low)
+            ptb_params_set(s->facts, "rails", "%u; least: %.40s, most: %.40s", e.count, e.least, e.most);
+        else
+            ptb_params_set(s->facts, "rails", "%u; all the same", e.count);
     }
     for (unsigned i = 0; i < s->parts[0].rails && i < RAIL_METRICS_MAX; i++)
         add_rail(s, s->parts[0].rail[i].name);

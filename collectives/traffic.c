@@ -158,6 +158,7 @@ void ptb_traffic_of_call(const ptb_traffic_call *call, ptb_traffic *t)
     } algorithms[] = {{"ring", ring}, {"tree", tree}, {"nvls", nvls}, {"direct", direct}};
     const layout l = layout_of(call->group);
     t->bytes = call->bytes;
+    t->gpus = l.least;
     for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms; i++)
         if (strcmp(call->algorithm, algorithms[i].name) == 0) {
             algorithms[i].of(call, &l, t);
@@ -185,6 +186,7 @@ void ptb_traffic_of_messages(const ptb_world *g, int senders, int over, double b
         }
         most = out > most ? out : most;
     }
+    t->gpus = layout_of(g).least;
     t->host_most = most * bytes;
     t->slot_most = most ? bytes : 0;
     t->near_rails_only = over == 2;

@@ -72,6 +72,10 @@ static bool consider_far(longest *l, const ptb_traffic *t, const ptb_link_capaci
     char link[64];
     unsigned rails = t->near_rails_only ? c->near_rails : c->rails;
     double gbits_s = t->near_rails_only ? c->near_gbits_s : c->rail_gbits_s;
+    if (t->on_gpu && !t->near_rails_only && (unsigned)t->gpus * c->near_rails < rails && c->near_rails > 0) {
+        rails = (unsigned)t->gpus * c->near_rails; // fewer GPUs than there are ports for
+        gbits_s = t->gpus * c->near_gbits_s;
+    }
     if (rails == 0 || gbits_s <= 0) {
         snprintf(why, PTB_TRAFFIC_TEXT, "unknown: %s",
                  rails ? "the rate of a network card is not known" : "no network card was found");

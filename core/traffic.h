@@ -20,6 +20,7 @@ typedef struct {
     // In the direction that carries more: of the GPU that moves most within its host; of the host that moves
     // most to or from others; of the GPU that moves most over its PCIe slot, between hosts.
     double gpu_most, host_most, slot_most;
+    int gpus;             // ranks of the host with fewest, whose nearest ports are those that are used
     double bytes;         // S
     double counted;       // what the rate of a case counts: S x the bus factor
     double copy_gb_s;     // that a core copies within the host, measured by one of the ranks; 0: not measured

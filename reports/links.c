@@ -30,8 +30,8 @@ static const char sql[] =
 // clang-format on
 
 #define PEAK   "rate"
-#define NVLINK "NVLinks, sent by all"
-#define RAIL   "network ports, sent by all"
+#define NVLINK "NVLinks"
+#define RAIL   "network ports"
 static const ptb_report_column columns[] = {
     {.name = "bytes", .title = "size", .unit = "B", .cell = PTB_CELL_BYTES, .optional = true},
     {.name = "source", .title = "from", .unit = "rank", .cell = PTB_CELL_INTEGER, .optional = true},
@@ -71,7 +71,7 @@ static const ptb_report_column columns[] = {
      .cell = PTB_CELL_NUMBER,
      .optional = true,
      .drop = 6},
-    {.name = "nvlinks", .title = "links", .over = NVLINK, .optional = true, .shared = true, .drop = 7},
+    {.name = "nvlinks", .title = "count", .over = NVLINK, .optional = true, .shared = true, .drop = 7},
     {.name = "rail", .title = "MB", .over = RAIL, .cell = PTB_CELL_NUMBER, .optional = true, .drop = 2},
     {.name = "rail_ratio", .title = "/ implied", .over = RAIL, .cell = PTB_CELL_NUMBER, .optional = true},
     {.name = "rail_least",
@@ -86,7 +86,7 @@ static const ptb_report_column columns[] = {
      .over = RAIL,
      .cell = PTB_CELL_NUMBER,
      .optional = true},
-    {.name = "rails", .title = "ports", .over = RAIL, .optional = true, .shared = true, .drop = 1},
+    {.name = "rails", .title = "count", .over = RAIL, .optional = true, .shared = true, .drop = 1},
 };
 
 static const ptb_report links = {
@@ -96,7 +96,8 @@ static const ptb_report links = {
     .where = PTB_REPORT_HTML | PTB_REPORT_TERMINAL,
     .title = "Links",
     .caption =
-        "Bytes of one iteration by the counters of the links, read before and after the whole case, warm-up "
+        "Bytes that all ranks together sent in one iteration, by the counters of the links, read before and "
+        "after the whole case, warm-up "
         "included, and divided by all its iterations. / implied: against what the algorithm that ran sends. "
         "Between hosts it is above 1 by headers and by what else the ports carried; on NVLinks payload is "
         "counted. Expected: the rate at which the busiest link carries what the algorithm implies, at its "

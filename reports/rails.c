@@ -9,8 +9,9 @@ static const char sql[] =
     " metric.value / nullif(avg(metric.value) OVER (PARTITION BY c.id), 0) AS share"
     " FROM c JOIN metric ON metric.case_id = c.id AND metric.unit = 'bytes' AND metric.name LIKE 'rail\\_%' ESCAPE '\\'"
     " AND metric.name NOT IN ('rail_bytes', 'rail_implied', 'rail_least', 'rail_most'))"
-    " SELECT c.run_name || ', ' || c.key || c.sim AS heading,"
-    " 'least and most of ' || json_extract(c.facts, '$.rails') AS note, c.port AS port, c.sent / 1e6 AS sent, c.share AS share"
+    " SELECT c.run_name || ', ' || c.bench || coalesce(', ' || c.comm, '') || coalesce(' ' || c.algo, '') || ', ' || c.bytes || ' B, '"
+    " || c.ranks_text || ' on ' || c.hosts_text || coalesce(', ' || nullif(c.other_params, ''), '') || c.sim AS heading,"
+    " 'Ports: ' || json_extract(c.facts, '$.rails') AS note, c.port AS port, c.sent / 1e6 AS sent, c.share AS share"
     " FROM m AS c ORDER BY c.run_id, c.id, c.port";
 // clang-format on
 

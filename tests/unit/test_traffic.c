@@ -151,6 +151,8 @@ static void test_two_hosts(void **state)
     o = all_ranks(PTB_BROADCAST, "ring", 8, 2, false, false);
     assert_true(isnan(o.far));
     assert_peak(&o, 1, &dgx, 400, "a host moves 1 S over 8 rails x 400 Gb/s");
+    o = all_ranks(PTB_ALL_REDUCE, "ring", 2, 2, false, false); // two GPUs have two ports beside them
+    assert_peak(&o, 1.5, &dgx, 100, "a host moves 1.5 S over 2 rails x 400 Gb/s");
     o = all_ranks(PTB_ALL_REDUCE, "ring", 1, 4, false, false); // one GPU a host: all over the network
     assert_near(o.near, 0);
     assert_near(o.far, 6 * size);
@@ -168,6 +170,8 @@ static void test_limits(void **state)
     c.pcie_gb_s = 31.5;
     assert_peak(&ring, 1.5, &c, 31.5, "a GPU moves 1.5 S over PCIe 4 x16 of 31.5 GB/s, no NVLink");
     assert_peak(&far, 1, &c, 31.5, "a GPU moves 1 S over PCIe 4 x16 of 31.5 GB/s");
+    c.near_rails = 2;
+    c.near_gbits_s = 125;
     c.rails = 2;
     c.rail_gbits_s = 125;
     c.has_equal_rails = false;
