@@ -18,53 +18,59 @@ static ptb_status is_tf32(ptb_stream *stream, ptb_dtype type, bool *tf32)
     return type == PTB_F32 ? ptb_library_tf32(stream, tf32) : PTB_OK;
 }
 
-// ---- forward
-
-static ptb_status forward_own(ptb_stream *stream, const ptb_matmul *x)
+// The same product by the library, which sees it transposed, with as much of it fused as p asks for. One
+// thing at most: bias and activation of a forward product count as one. SKIPPED: it has no algorithm for
+// that.
+static ptb_status library_product(ptb_stream *stream, ptb_product_form form, const ptb_cuda_product *p)
 {
-    return own_product(stream, PTB_PRODUCT_FORWARD,
-                       &(ptb_cuda_product){.out = x->out,
-                                           .a = x->in,
-                                           .b = x->weight,
-                                           .addend = x->residual,
-                                           .bias = x->bias,
-                                           .activated = x->activated,
-                                           .m = x->rows,
-                                           .n = x->columns,
-                                           .k = x->inner,
-                                           .a_stride = x->inner,
-                                           .b_stride = x->inner,
-                                           .out_stride = ptb_row_stride(x->out_stride, x->columns),
-                                           .groups = x->groups,
-                                           .offsets = x->offsets,
-                                           .type = x->type,
-                                           .out_type = x->wide ? PTB_F32 : x->type});
+    ptb_library_product product = {.m = p->n,
+                                   .n = p->m,
+                                   .k = p->k,
+                                   .a_stride = p->b_stride,
+                                   .b_stride = p->a_stride,
+                                   .d_stride = p->out_stride,
+                                   .transpose_a = form == PTB_PRODUCT_FORWARD,
+                                   .transpose_b = form == PTB_PRODUCT_WEIGHT,
+                                   .type = p->type,
+                                   .out_type = p->out_type,
+                                   .epilogue = p->gelu_in ? PTB_LIBRARY_GELU_GRADIENT
+                                               : p->sums  ? PTB_LIBRARY_SUMS
+                                                          : PTB_LIBRARY_PLAIN};
+    ptb_library_operands operands = {
+        .a = p->b, .b = p->a, .c = p->addend, .d = p->out, .vector = p->sums, .matrix = (void *)p->gelu_in};
+    if (p->activated) {
+        product.epilogue = p->bias ? PTB_LIBRARY_GELU_BIAS : PTB_LIBRARY_GELU;
+        operands.d = p->activated;
+        operands.matrix = p->out;
+    } else if (p->bias) {
+        product.epilogue = PTB_LIBRARY_BIAS;
+    }
+    if (p->bias)
+        operands.vector = (void *)p->bias;
+    PTB_TRY(is_tf32(stream, p->type, &product.tf32));
+    return ptb_library_run(stream, &product, &operands);
 }
 
-// activated: by the product itself.
-static ptb_status forward_library(ptb_stream *stream, const ptb_matmul *x, bool activated)
+// ---- forward
+
+static ptb_cuda_product forward_of(const ptb_matmul *x)
 {
-    ptb_library_product product = {.m = x->columns,
-                                   .n = x->rows,
-                                   .k = x->inner,
-                                   .a_stride = x->inner,
-                                   .b_stride = x->inner,
-                                   .d_stride = ptb_row_stride(x->out_stride, x->columns),
-                                   .transpose_a = true,
-                                   .type = x->type,
-                                   .out_type = x->wide ? PTB_F32 : x->type};
-    if (activated)
-        product.epilogue = x->bias ? PTB_LIBRARY_GELU_BIAS : PTB_LIBRARY_GELU;
-    else
-        product.epilogue = x->bias ? PTB_LIBRARY_BIAS : PTB_LIBRARY_PLAIN;
-    PTB_TRY(is_tf32(stream, x->type, &product.tf32));
-    ptb_library_operands operands = {.a = x->weight,
-                                     .b = x->in,
-                                     .c = x->residual,
-                                     .d = activated ? x->activated : x->out,
-                                     .vector = (void *)x->bias,
-                                     .matrix = activated ? x->out : NULL};
-    return ptb_library_run(stream, &product, &operands);
+    return (ptb_cuda_product){.out = x->out,
+                              .a = x->in,
+                              .b = x->weight,
+                              .addend = x->residual,
+                              .bias = x->bias,
+                              .activated = x->activated,
+                              .m = x->rows,
+                              .n = x->columns,
+                              .k = x->inner,
+                              .a_stride = x->inner,
+                              .b_stride = x->inner,
+                              .out_stride = ptb_row_stride(x->out_stride, x->columns),
+                              .groups = x->groups,
+                              .offsets = x->offsets,
+                              .type = x->type,
+                              .out_type = x->wide ? PTB_F32 : x->type};
 }
 
 // On an H200 cuBLASLt multiplied by 50257 columns at an eighth of its rate, whatever the stride of their
@@ -86,7 +92,8 @@ static ptb_status forward_in_parts(ptb_stream *stream, const ptb_matmul *x, size
     rest.out = (char *)x->out + whole * (x->wide ? sizeof(float) : size);
     rest.weight = (const char *)x->weight + whole * x->inner * size;
     PTB_TRY(ptb_cuda_matmul(stream, &first));
-    return forward_own(stream, &rest);
+    ptb_cuda_product p = forward_of(&rest);
+    return own_product(stream, PTB_PRODUCT_FORWARD, &p);
 }
 
 ptb_status ptb_cuda_matmul(ptb_stream *stream, const ptb_matmul *x)
@@ -100,17 +107,19 @@ ptb_status ptb_cuda_matmul(ptb_stream *stream, const ptb_matmul *x)
     size_t beyond = columns_beyond(x->type, x->groups, x->columns, ptb_row_stride(x->out_stride, x->columns));
     if (beyond && !x->bias && !x->residual && !x->activated)
         return forward_in_parts(stream, x, beyond);
+    ptb_cuda_product p = forward_of(x), plain = p;
     if (x->groups || (x->wide && x->bias && x->type != PTB_F32)) // the library's bias has the results' type
-        return forward_own(stream, x);
+        return own_product(stream, PTB_PRODUCT_FORWARD, &p);
     ptb_status status = PTB_SKIPPED;
     if (x->activated && x->residual != x->out) { // or else it would be read and written at once
-        status = forward_library(stream, x, true);
+        status = library_product(stream, PTB_PRODUCT_FORWARD, &p);
         if (status != PTB_SKIPPED)
             return status;
     }
-    status = forward_library(stream, x, false);
+    plain.activated = NULL;
+    status = library_product(stream, PTB_PRODUCT_FORWARD, &plain);
     if (status == PTB_SKIPPED)
-        return forward_own(stream, x);
+        return own_product(stream, PTB_PRODUCT_FORWARD, &p);
     if (status != PTB_OK || !x->activated)
         return status;
     return ptb_cuda_activation(stream, &(ptb_activation){.out = x->activated,
@@ -123,44 +132,23 @@ ptb_status ptb_cuda_matmul(ptb_stream *stream, const ptb_matmul *x)
 
 // ---- input gradient
 
-static ptb_status input_own(ptb_stream *stream, const ptb_matmul_input_gradient *x)
+static ptb_cuda_product input_of(const ptb_matmul_input_gradient *x)
 {
-    return own_product(stream, PTB_PRODUCT_INPUT,
-                       &(ptb_cuda_product){.out = x->d_in,
-                                           .a = x->d_out,
-                                           .b = x->weight,
-                                           .addend = x->accumulate ? x->d_in : NULL,
-                                           .gelu_in = x->gelu_in,
-                                           .m = x->rows,
-                                           .n = x->inner,
-                                           .k = x->columns,
-                                           .a_stride = ptb_row_stride(x->d_out_stride, x->columns),
-                                           .b_stride = x->inner,
-                                           .out_stride = x->inner,
-                                           .groups = x->groups,
-                                           .offsets = x->offsets,
-                                           .type = x->type,
-                                           .out_type = x->type});
-}
-
-static ptb_status input_library(ptb_stream *stream, const ptb_matmul_input_gradient *x, bool gelu)
-{
-    ptb_library_product product = {.m = x->inner,
-                                   .n = x->rows,
-                                   .k = x->columns,
-                                   .a_stride = x->inner,
-                                   .b_stride = ptb_row_stride(x->d_out_stride, x->columns),
-                                   .d_stride = x->inner,
-                                   .type = x->type,
-                                   .out_type = x->type,
-                                   .epilogue = gelu ? PTB_LIBRARY_GELU_GRADIENT : PTB_LIBRARY_PLAIN};
-    PTB_TRY(is_tf32(stream, x->type, &product.tf32));
-    ptb_library_operands operands = {.a = x->weight,
-                                     .b = x->d_out,
-                                     .c = x->accumulate ? x->d_in : NULL,
-                                     .d = x->d_in,
-                                     .matrix = gelu ? (void *)x->gelu_in : NULL};
-    return ptb_library_run(stream, &product, &operands);
+    return (ptb_cuda_product){.out = x->d_in,
+                              .a = x->d_out,
+                              .b = x->weight,
+                              .addend = x->accumulate ? x->d_in : NULL,
+                              .gelu_in = x->gelu_in,
+                              .m = x->rows,
+                              .n = x->inner,
+                              .k = x->columns,
+                              .a_stride = ptb_row_stride(x->d_out_stride, x->columns),
+                              .b_stride = x->inner,
+                              .out_stride = x->inner,
+                              .groups = x->groups,
+                              .offsets = x->offsets,
+                              .type = x->type,
+                              .out_type = x->type};
 }
 
 // The columns beyond are added to what the others gave: one rounding more.
@@ -175,7 +163,8 @@ static ptb_status input_in_parts(ptb_stream *stream, const ptb_matmul_input_grad
     rest.weight = (const char *)x->weight + whole * x->inner * size;
     rest.accumulate = true;
     PTB_TRY(ptb_cuda_matmul_input_gradient(stream, &first));
-    return input_own(stream, &rest);
+    ptb_cuda_product p = input_of(&rest);
+    return own_product(stream, PTB_PRODUCT_INPUT, &p);
 }
 
 ptb_status ptb_cuda_matmul_input_gradient(ptb_stream *stream, const ptb_matmul_input_gradient *x)
@@ -186,17 +175,19 @@ ptb_status ptb_cuda_matmul_input_gradient(ptb_stream *stream, const ptb_matmul_i
         return input_in_parts(stream, x, beyond);
     if (!x->rows || !x->inner)
         return PTB_OK;
+    ptb_cuda_product p = input_of(x), plain = p;
     if (x->groups)
-        return input_own(stream, x);
+        return own_product(stream, PTB_PRODUCT_INPUT, &p);
     ptb_status status = PTB_SKIPPED;
     if (x->gelu_in) {
-        status = input_library(stream, x, true);
+        status = library_product(stream, PTB_PRODUCT_INPUT, &p);
         if (status != PTB_SKIPPED)
             return status;
     }
-    status = input_library(stream, x, false);
+    plain.gelu_in = NULL;
+    status = library_product(stream, PTB_PRODUCT_INPUT, &plain);
     if (status == PTB_SKIPPED)
-        return input_own(stream, x);
+        return own_product(stream, PTB_PRODUCT_INPUT, &p);
     if (status != PTB_OK || !x->gelu_in)
         return status;
     return ptb_cuda_activation_gradient(stream, &(ptb_activation_gradient){.d_in = x->d_in,
@@ -210,47 +201,24 @@ ptb_status ptb_cuda_matmul_input_gradient(ptb_stream *stream, const ptb_matmul_i
 
 // ---- weight gradient
 
-static ptb_status weight_own(ptb_stream *stream, const ptb_matmul_weight_gradient *x)
+static ptb_cuda_product weight_of(const ptb_matmul_weight_gradient *x)
 {
-    return own_product(stream, PTB_PRODUCT_WEIGHT,
-                       &(ptb_cuda_product){.out = x->d_weight,
-                                           .a = x->d_out,
-                                           .b = x->in,
-                                           .addend = x->accumulate ? x->d_weight : NULL,
-                                           .sums = x->d_bias,
-                                           .sums_accumulate = x->accumulate,
-                                           .m = x->columns,
-                                           .n = x->inner,
-                                           .k = x->rows,
-                                           .a_stride = ptb_row_stride(x->d_out_stride, x->columns),
-                                           .b_stride = x->inner,
-                                           .out_stride = x->inner,
-                                           .groups = x->groups,
-                                           .offsets = x->offsets,
-                                           .type = x->type,
-                                           .out_type = PTB_F32});
-}
-
-// sums: the bias's gradient by the product itself, which can write it but not add to it.
-static ptb_status weight_library(ptb_stream *stream, const ptb_matmul_weight_gradient *x, bool sums)
-{
-    ptb_library_product product = {.m = x->inner,
-                                   .n = x->columns,
-                                   .k = x->rows,
-                                   .a_stride = x->inner,
-                                   .b_stride = ptb_row_stride(x->d_out_stride, x->columns),
-                                   .d_stride = x->inner,
-                                   .transpose_b = true,
-                                   .type = x->type,
-                                   .out_type = PTB_F32,
-                                   .epilogue = sums ? PTB_LIBRARY_SUMS : PTB_LIBRARY_PLAIN};
-    PTB_TRY(is_tf32(stream, x->type, &product.tf32));
-    ptb_library_operands operands = {.a = x->in,
-                                     .b = x->d_out,
-                                     .c = x->accumulate ? x->d_weight : NULL,
-                                     .d = x->d_weight,
-                                     .vector = sums ? x->d_bias : NULL};
-    return ptb_library_run(stream, &product, &operands);
+    return (ptb_cuda_product){.out = x->d_weight,
+                              .a = x->d_out,
+                              .b = x->in,
+                              .addend = x->accumulate ? x->d_weight : NULL,
+                              .sums = x->d_bias,
+                              .sums_accumulate = x->accumulate,
+                              .m = x->columns,
+                              .n = x->inner,
+                              .k = x->rows,
+                              .a_stride = ptb_row_stride(x->d_out_stride, x->columns),
+                              .b_stride = x->inner,
+                              .out_stride = x->inner,
+                              .groups = x->groups,
+                              .offsets = x->offsets,
+                              .type = x->type,
+                              .out_type = PTB_F32};
 }
 
 static ptb_status bias_sums(ptb_stream *stream, const ptb_matmul_weight_gradient *x)
@@ -288,7 +256,8 @@ static ptb_status weight_in_parts(ptb_stream *stream, const ptb_matmul_weight_gr
     rest.d_weight = x->d_weight + whole * x->inner;
     rest.d_out = (const char *)x->d_out + whole * size;
     PTB_TRY(ptb_cuda_matmul_weight_gradient(stream, &first));
-    return weight_own(stream, &rest);
+    ptb_cuda_product p = weight_of(&rest);
+    return own_product(stream, PTB_PRODUCT_WEIGHT, &p);
 }
 
 ptb_status ptb_cuda_matmul_weight_gradient(ptb_stream *stream, const ptb_matmul_weight_gradient *x)
@@ -297,20 +266,22 @@ ptb_status ptb_cuda_matmul_weight_gradient(ptb_stream *stream, const ptb_matmul_
         return PTB_OK;
     if (!x->rows)
         return weight_of_nothing(stream, x);
+    ptb_cuda_product p = weight_of(x), plain = p;
     if (x->groups)
-        return weight_own(stream, x);
+        return own_product(stream, PTB_PRODUCT_WEIGHT, &p);
     size_t stride = ptb_row_stride(x->d_out_stride, x->columns);
     size_t beyond = x->d_bias ? 0 : columns_beyond(x->type, x->groups, x->columns, stride);
     if (beyond)
         return weight_in_parts(stream, x, beyond);
     ptb_status status = PTB_SKIPPED;
-    if (x->d_bias && !x->accumulate) {
-        status = weight_library(stream, x, true);
+    if (x->d_bias && !x->accumulate) { // the library can write the bias's gradient, not add to it
+        status = library_product(stream, PTB_PRODUCT_WEIGHT, &p);
         if (status != PTB_SKIPPED)
             return status;
     }
-    status = weight_library(stream, x, false);
+    plain.sums = NULL;
+    status = library_product(stream, PTB_PRODUCT_WEIGHT, &plain);
     if (status == PTB_SKIPPED)
-        return weight_own(stream, x);
+        return own_product(stream, PTB_PRODUCT_WEIGHT, &p);
     return status == PTB_OK && x->d_bias ? bias_sums(stream, x) : status;
 }
