@@ -3,6 +3,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/roll.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -11,7 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LOOK_EVERY_NS = 250000000 };
+enum {
+    LOOK_EVERY_NS = 250000000,
+    ABORT_S = 3, // for communicators to be aborted, and again for their ranks to end the job
+};
 
 struct ptb_watch {
     pthread_t thread;
@@ -30,11 +34,8 @@ static void watched_signals(sigset_t *set)
     sigaddset(set, SIGUSR1);
 }
 
-static void end_job(ptb_watch *watch)
+static void end_job(ptb_world *world)
 {
-    pthread_mutex_lock(&watch->lock);
-    ptb_world *world = watch->world;
-    pthread_mutex_unlock(&watch->lock);
     if (world)
         ptb_world_abort(world, ptb_status_exit_code(PTB_LOST));
     _exit(ptb_status_exit_code(PTB_LOST));
@@ -46,13 +47,28 @@ static void look_for_hang(ptb_watch *watch)
     long long idle_ns = ptb_clock_ns() - atomic_load(&watch->beat_ns);
     if (!timeout_ns || idle_ns < timeout_ns)
         return;
+    pthread_mutex_lock(&watch->lock); // to the end, so that the world stays open
+    ptb_roll *roll = watch->world ? watch->world->roll : NULL;
+    ptb_text said = PTB_TEXT_INIT;
+    if (!ptb_roll_explain(roll, &said))
+        ptb_text_append(&said, "a rank has died, was stopped or waits for another one");
+    ptb_error(
+        "no progress for %.0f s in %s; %s. The job is ended, finished cases are kept. --timeout changes "
+        "the limit",
+        (double)idle_ns / 1e9, watch->what, ptb_text_string(&said));
+    ptb_text_release(&said);
+    // A rank whose communicator is aborted gets on, stores what it has and ends the job itself.
+    if (ptb_roll_abort(roll, ABORT_S))
+        sleep(ABORT_S);
+    end_job(watch->world);
+}
+
+static void end_at_once(ptb_watch *watch)
+{
     pthread_mutex_lock(&watch->lock);
-    ptb_error("no progress for %.0f s in %s; a rank has died, was stopped or waits for another one. The job "
-              "is ended, "
-              "finished cases are kept. --timeout changes the limit",
-              (double)idle_ns / 1e9, watch->what);
+    ptb_world *world = watch->world;
     pthread_mutex_unlock(&watch->lock);
-    end_job(watch);
+    end_job(world);
 }
 
 static void *watch_main(void *arg)
@@ -66,7 +82,7 @@ static void *watch_main(void *arg)
         // SIGUSR1 is how the launcher passes an interrupt on and may come twice; a second other signal means
         // "now".
         if (number > 0 && number != SIGUSR1 && atomic_load(&watch->stop))
-            end_job(watch);
+            end_at_once(watch);
         if (number > 0)
             atomic_store(&watch->stop, true);
         look_for_hang(watch);

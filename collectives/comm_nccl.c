@@ -23,6 +23,7 @@ static void close_comm(ptb_comm *comm)
     ptb_nccl_finish(c);
     if (c->flag)
         (void)PTB_NCCL_CUDA(cudaFree(c->flag));
+    pthread_mutex_destroy(&c->lock);
     free(c);
 }
 
@@ -41,6 +42,7 @@ static ptb_status open_comm(ptb_world *world, const ptb_comm_config *config, ptb
         return PTB_NO_MEMORY;
     }
     c->comm = (ptb_comm){.ops = &comm_nccl_ops, .world = world, .rank = world->rank, .size = world->size};
+    pthread_mutex_init(&c->lock, NULL);
     c->timeout_s = config->timeout_s;
     c->gpu_direct = config->gpu_direct;
     ptb_status status = ptb_nccl_choose(world, config, &c->choice);

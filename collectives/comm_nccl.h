@@ -1,15 +1,18 @@
 // What the files of the `nccl` communicator share: comm_nccl.c (the communicator), comm_nccl_api.c (NCCL's
-// functions), comm_nccl_init.c (making and ending NCCL's communicator), comm_nccl_calls.c (collectives and
-// messages), comm_nccl_choice.c (algorithm, protocol and channels: asked and run), comm_nccl_memory.c
-// (registered buffers). NCCL 2.19 and later. Never run on real hardware.
+// functions), comm_nccl_init.c (making and ending NCCL's communicator), comm_nccl_watch.c (calls that do not
+// end), comm_nccl_calls.c (collectives and messages), comm_nccl_choice.c (algorithm, protocol and channels:
+// asked and run), comm_nccl_memory.c (registered buffers). NCCL 2.19 and later. Never run on real hardware.
 #ifndef PTB_COLLECTIVES_COMM_NCCL_H
 #define PTB_COLLECTIVES_COMM_NCCL_H
 
 #include "collectives/comm.h"
 #include "collectives/comm_nccl_api.h"
+#include "core/roll.h"
 #include "profiler/nccl_profiler.h"
 
 #include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 enum {
     PTB_NCCL_STREAMS = 8,   // that one communicator is used on
@@ -51,10 +54,12 @@ typedef struct {
 struct ptb_comm_nccl {
     ptb_comm comm;
     const ptb_nccl_api *api;
-    ncclComm_t nccl; // NULL: aborted or never made
-    int index;       // CUDA's number of the device
-    int version;     // of the library that runs
-    char name[64];   // by which the profiler plug-in knows it
+    _Atomic(ncclComm_t) nccl; // NULL: aborted or never made
+    pthread_mutex_t lock;     // of asking NCCL for errors against aborting
+    ptb_account *account;     // how far this rank has come; NULL: nobody asks
+    int index;                // CUDA's number of the device
+    int version;              // of the library that runs
+    char name[64];            // by which the profiler plug-in knows it
     double timeout_s;
     ptb_nccl_choice choice;
     ptb_gpu_direct gpu_direct;
@@ -89,8 +94,22 @@ ptb_status ptb_nccl_check(ncclResult_t result, ncclComm_t nccl, const char *call
 ptb_status ptb_nccl_init(ptb_comm_nccl *c, const ptb_comm_config *config);
 // Waits until all ranks are done with it, then frees it; aborts it where it failed before.
 void ptb_nccl_finish(ptb_comm_nccl *c);
-// Ends at once what runs on the device; every later call gives LOST.
+// Ends at once what runs on the device; every later call gives LOST. Any thread may call it.
 void ptb_nccl_abort(ptb_comm_nccl *c);
+
+// comm_nccl_watch.c
+// What tells GPUs apart: the identity and the place on the bus; all zero where the device says neither.
+typedef struct {
+    char uuid[16];
+    int domain, bus, device;
+} ptb_gpu_place;
+// Makes the account that other ranks ask, under the key that all ranks have. gpus [size]: of each rank.
+ptb_status ptb_nccl_join_roll(ptb_comm_nccl *c, uint64_t key, const ptb_gpu_place *gpus);
+// This rank calls it now.
+void ptb_nccl_enter(ptb_comm_nccl *c, const ptb_coll *call);
+// While the host waits for the stream: whether NCCL has failed behind the device's back, or hangs. Either is
+// logged with the ranks that are missing, and the communicator aborted.
+ptb_status ptb_nccl_look(ptb_stream_watch *watch, int64_t waited_ns);
 
 // comm_nccl_choice.c
 const char *const *ptb_nccl_algorithms(ptb_coll_kind kind);

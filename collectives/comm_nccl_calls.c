@@ -27,47 +27,6 @@ _Static_assert((int)ncclBfloat16 == (int)BFLOAT16, "NCCL's number of bfloat16");
 
 // ---- streams
 
-static void describe_call(const ptb_comm_nccl *c, char text[128])
-{
-    const ptb_coll *call = &c->last_call;
-    if (call->kind == PTB_COLL_COUNT)
-        snprintf(text, 128, "a message of %zu %s", call->count, ptb_dtype_name(call->dtype));
-    else
-        snprintf(text, 128, "%s of %zu %s", ptb_coll_name(call->kind), call->count,
-                 ptb_dtype_name(call->dtype));
-}
-
-// While the host waits for the stream: whether NCCL has failed behind the device's back, or hangs.
-static ptb_status look(ptb_stream_watch *watch, int64_t waited_ns)
-{
-    ptb_comm_nccl *c = ((ptb_nccl_stream *)watch)->comm;
-    ncclResult_t state = ncclSuccess;
-    char text[128];
-    if (!c->nccl)
-        return PTB_LOST;
-    ncclResult_t result = c->api->CommGetAsyncError(c->nccl, &state);
-    if (result != ncclSuccess)
-        state = result;
-    if (state != ncclSuccess && state != ncclInProgress) {
-        describe_call(c, text);
-        ptb_status status = ptb_nccl_check(state, c->nccl, text, __FILE__, __LINE__);
-        ptb_nccl_abort(c);
-        return status;
-    }
-    if (c->timeout_s > 0 && (double)waited_ns > c->timeout_s * 1e9) {
-        describe_call(c, text);
-        ptb_error(
-            "rank %d of %d: %s, this rank's call %llu, did not end within %g s, so NCCL's communicator "
-            "was aborted. Of the ranks, those whose message names an earlier call, or that send none, did "
-            "not come to it (they died, hang, or called something else); where all name the same, a link "
-            "is down",
-            c->comm.rank, c->comm.size, text, (unsigned long long)c->calls, c->timeout_s);
-        ptb_nccl_abort(c);
-        return PTB_LOST;
-    }
-    return PTB_OK;
-}
-
 static ptb_status attach(ptb_comm_nccl *c, ptb_stream *stream)
 {
     ptb_nccl_stream *place = NULL;
@@ -90,7 +49,7 @@ static ptb_status attach(ptb_comm_nccl *c, ptb_stream *stream)
         return PTB_INTERNAL;
     }
     place->comm = c;
-    place->watch.look = look;
+    place->watch.look = ptb_nccl_look;
     ptb_stream_watch_link(stream, &place->watch);
     c->last_stream = place;
     return PTB_OK;
@@ -334,8 +293,7 @@ ptb_status ptb_nccl_collective(ptb_comm *comm, const ptb_coll *call, ptb_stream 
     cudaStream_t cuda;
     PTB_TRY(enter(c, stream, &cuda));
     bool record = !c->group_recorded && is_new(c, call);
-    c->last_call = *call;
-    c->calls++;
+    ptb_nccl_enter(c, call);
     if (__builtin_expect(!record, 1))
         return ptb_nccl_check(issue(c, call, cuda), c->nccl, ptb_coll_name(call->kind), __FILE__, __LINE__);
     ptb_nccl_profiler_begin(c->watched);
@@ -381,8 +339,7 @@ static ptb_status message(ptb_comm_nccl *c, const void *send, void *recv, size_t
         return PTB_OK;
     ptb_coll call = {.kind = PTB_COLL_COUNT, .count = count, .dtype = dtype};
     bool record = !c->group_recorded && is_new(c, &call);
-    c->last_call = call;
-    c->calls++;
+    ptb_nccl_enter(c, &call);
     if (record)
         ptb_nccl_profiler_begin(c->watched);
     ncclResult_t result = send ? c->api->Send(send, count, types[dtype], peer, c->nccl, cuda)

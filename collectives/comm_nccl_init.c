@@ -163,9 +163,14 @@ static ptb_status run_job(ptb_comm_nccl *c, init_job *job)
         status = ptb_nccl_check(job->result, NULL, "ncclCommInitRankConfig", __FILE__, __LINE__);
         c->nccl = status == PTB_OK ? job->nccl : NULL;
     } else { // nothing ends a blocking ncclCommInitRankConfig; the thread stays until the program ends
-        ptb_error("rank %d of %d: NCCL's communicator was not made within %g s: a rank did not come, or the "
-                  "ranks cannot reach each other (NCCL_DEBUG=INFO shows the interfaces that NCCL chose)",
-                  c->comm.rank, c->comm.size, c->timeout_s);
+        ptb_text missing = PTB_TEXT_INIT;
+        if (!ptb_account_explain(c->account, false, &missing))
+            ptb_text_append(&missing, "a rank did not come, or the ranks cannot reach each other");
+        ptb_error(
+            "rank %d of %d: NCCL's communicator was not made within %g s: %s (NCCL_DEBUG=INFO shows the "
+            "interfaces that NCCL chose)",
+            c->comm.rank, c->comm.size, c->timeout_s, ptb_text_string(&missing));
+        ptb_text_release(&missing);
         status = PTB_LOST;
     }
     job_leave(job);
@@ -174,35 +179,35 @@ static ptb_status run_job(ptb_comm_nccl *c, init_job *job)
 
 // ---- what is checked before
 
-// What tells GPUs apart: the identity and the place on the bus; all zero where the device says neither.
-typedef struct {
-    char uuid[16];
-    int domain, bus, device;
-} gpu_place;
-
-// Two ranks on one GPU: NCCL before 2.30 refuses them, and its message does not reach the user by itself.
-static ptb_status check_devices(const ptb_comm_nccl *c)
+// Which GPU each rank has. all: [size], heap, the caller's also when it fails.
+static ptb_status find_gpus(const ptb_comm_nccl *c, ptb_gpu_place **all)
 {
-    const ptb_world *world = c->comm.world;
-    const char *allowed = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    const gpu_place unknown = {.domain = 0};
     struct cudaDeviceProp prop;
-    gpu_place mine = unknown, *all = calloc((size_t)world->size, sizeof *all);
-    ptb_status status = all ? PTB_NCCL_CUDA(cudaGetDeviceProperties(&prop, c->index)) : PTB_NO_MEMORY;
+    ptb_gpu_place mine = {.domain = 0};
+    *all = calloc((size_t)c->comm.size, sizeof **all);
+    ptb_status status = *all ? PTB_NCCL_CUDA(cudaGetDeviceProperties(&prop, c->index)) : PTB_NO_MEMORY;
     if (status == PTB_OK) {
         memcpy(mine.uuid, prop.uuid.bytes, sizeof mine.uuid);
         mine.domain = prop.pciDomainID;
         mine.bus = prop.pciBusID;
         mine.device = prop.pciDeviceID;
     }
-    status = ptb_world_agree(c->comm.world, status);
-    if (status == PTB_OK)
-        status = ptb_world_all_gather(c->comm.world, &mine, sizeof mine, all);
-    bool may = c->version >= 23000 && allowed && strcmp(allowed, "1") == 0;
-    for (int r = 0; r < world->size && status == PTB_OK && !may; r++)
-        for (int q = r + 1; q < world->size && status == PTB_OK; q++)
-            if (world->host_of[r] == world->host_of[q] && memcmp(&all[r], &all[q], sizeof mine) == 0 &&
-                memcmp(&all[r], &unknown, sizeof mine) != 0) {
+    PTB_TRY(ptb_world_agree(c->comm.world, status));
+    return ptb_world_all_gather(c->comm.world, &mine, sizeof mine, *all);
+}
+
+// Two ranks on one GPU: NCCL before 2.30 refuses them, and its message does not reach the user by itself.
+static ptb_status check_gpus(const ptb_comm_nccl *c, const ptb_gpu_place *all)
+{
+    const ptb_world *world = c->comm.world;
+    const char *allowed = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    const ptb_gpu_place unknown = {.domain = 0};
+    if (c->version >= 23000 && allowed && strcmp(allowed, "1") == 0)
+        return PTB_OK;
+    for (int r = 0; r < world->size; r++)
+        for (int q = r + 1; q < world->size; q++)
+            if (world->host_of[r] == world->host_of[q] && memcmp(&all[r], &all[q], sizeof unknown) == 0 &&
+                memcmp(&all[r], &unknown, sizeof unknown) != 0) {
                 if (world->rank == 0)
                     ptb_error(
                         "ranks %d and %d are on one GPU (bus %04x:%02x:%02x), which NCCL does not take: "
@@ -210,24 +215,28 @@ static ptb_status check_devices(const ptb_comm_nccl *c)
                         "with NCCL_MULTI_RANK_GPU_ENABLE=1; this is %d.%d.%d)",
                         r, q, (unsigned)all[r].domain, (unsigned)all[r].bus, (unsigned)all[r].device,
                         c->version / 10000, c->version / 100 % 100, c->version % 100);
-                status = PTB_UNSUPPORTED;
+                return PTB_UNSUPPORTED;
             }
-    free(all);
-    return status;
+    return PTB_OK;
 }
 
-static ptb_status share_id(const ptb_comm_nccl *c, ncclUniqueId *id)
+// NCCL's id and the roll's key of the new communicator.
+static ptb_status share_id(const ptb_comm_nccl *c, ncclUniqueId *id, uint64_t *key)
 {
     struct {
         int result;
+        uint64_t key;
         ncclUniqueId id;
     } shared = {.result = ncclSuccess};
     if (c->comm.rank == 0)
         shared.result = c->api->GetUniqueId(&shared.id);
+    if (c->comm.rank == 0 && c->comm.world->roll)
+        shared.key = ptb_roll_key(c->comm.world->roll);
     PTB_TRY(ptb_world_broadcast(c->comm.world, 0, &shared, sizeof shared));
     if (shared.result != ncclSuccess && c->comm.rank != 0)
         return PTB_SYSTEM; // rank 0 says why
     *id = shared.id;
+    *key = shared.key;
     return ptb_nccl_check((ncclResult_t)shared.result, NULL, "ncclGetUniqueId", __FILE__, __LINE__);
 }
 
@@ -258,40 +267,58 @@ ptb_status ptb_nccl_start(ptb_comm_nccl *c)
     return ptb_world_agree(c->comm.world, load(c));
 }
 
-ptb_status ptb_nccl_init(ptb_comm_nccl *c, const ptb_comm_config *config)
+static ptb_status make(ptb_comm_nccl *c, const ncclUniqueId *id)
 {
-    static atomic_uint made; // so that each communicator has a name of its own
-    ncclUniqueId id;
-    PTB_TRY(PTB_NCCL_CUDA(cudaGetDevice(&c->index)));
-    PTB_TRY(check_devices(c));
-    PTB_TRY(ptb_world_agree(c->comm.world, ptb_nccl_gpu_direct(config->gpu_direct)));
-    bool asked = ptb_nccl_profiler_request();
-    snprintf(c->name, sizeof c->name, "ptbench-%d-%u", (int)getpid(), atomic_fetch_add(&made, 1));
-    PTB_TRY(share_id(c, &id));
-    init_job *job = job_new(c, &id);
+    init_job *job = job_new(c, id);
     PTB_TRY(ptb_world_agree(c->comm.world, job ? PTB_OK : PTB_NO_MEMORY));
     ptb_nccl_environment_enter(&c->choice, c->version);
     ptb_status status = run_job(c, job);
     ptb_nccl_environment_leave(&c->choice);
-    PTB_TRY(status);
-    c->watched = asked ? ptb_nccl_profiler_find(c->name) : NULL;
-    return PTB_OK;
+    return status;
+}
+
+ptb_status ptb_nccl_init(ptb_comm_nccl *c, const ptb_comm_config *config)
+{
+    static atomic_uint made; // so that each communicator has a name of its own
+    ncclUniqueId id;
+    ptb_gpu_place *gpus = NULL;
+    uint64_t key;
+    PTB_TRY(PTB_NCCL_CUDA(cudaGetDevice(&c->index)));
+    ptb_status status = find_gpus(c, &gpus);
+    if (status == PTB_OK)
+        status = check_gpus(c, gpus);
+    if (status == PTB_OK)
+        status = ptb_world_agree(c->comm.world, ptb_nccl_gpu_direct(config->gpu_direct));
+    bool asked = ptb_nccl_profiler_request();
+    snprintf(c->name, sizeof c->name, "ptbench-%d-%u", (int)getpid(), atomic_fetch_add(&made, 1));
+    if (status == PTB_OK)
+        status = share_id(c, &id, &key);
+    if (status == PTB_OK)
+        status = ptb_world_agree(c->comm.world, ptb_nccl_join_roll(c, key, gpus));
+    free(gpus);
+    if (status == PTB_OK)
+        status = make(c, &id);
+    if (status == PTB_OK && asked)
+        c->watched = ptb_nccl_profiler_find(c->name);
+    return status;
 }
 
 // ---- ending one
 
 void ptb_nccl_abort(ptb_comm_nccl *c)
 {
-    ncclComm_t nccl = c->nccl;
-    c->nccl = NULL;
+    pthread_mutex_lock(&c->lock);
+    ncclComm_t nccl = atomic_exchange(&c->nccl, NULL);
     c->watched = NULL;
     if (nccl)
         c->api->CommAbort(nccl);
+    pthread_mutex_unlock(&c->lock);
 }
 
 void ptb_nccl_finish(ptb_comm_nccl *c)
 {
     ncclResult_t state = ncclSuccess;
+    ptb_roll_leave(c->account); // from here on nobody else aborts it
     if (!c->nccl)
         return;
     if (c->api->CommGetAsyncError(c->nccl, &state) != ncclSuccess || state != ncclSuccess) {

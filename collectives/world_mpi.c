@@ -7,6 +7,7 @@
 #include "collectives/world.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/roll.h"
 #include "core/topology.h"
 
 #include <errno.h>
@@ -31,6 +32,7 @@ typedef struct world_mpi {
     struct world_mpi *whole; // the world that this one was split from, at last: closing that ends the library
     bool vars;               // of the whole: the library's tool interface is started
     bool threads;
+    ptb_account *account;   // of the control traffic; NULL without a roll
     ptb_flag_barrier flags; // page NULL: ranks on several hosts, or a single one
 } world_mpi;
 
@@ -89,6 +91,22 @@ ptb_status ptb_mpi_type_many(size_t count, MPI_Datatype element, MPI_Datatype *t
 
 // ---- operations
 
+// Kinds of control traffic, as the roll tells of them.
+enum { BARRIER, START, BROADCAST, GATHER, ALL_GATHER, AGREEMENT, SPLIT };
+
+static void describe_control(const ptb_roll_what *what, char text[PTB_ROLL_TEXT])
+{
+    static const char *const names[] = {
+        [BARRIER] = "a barrier",         [START] = "the start of an iteration", [BROADCAST] = "a broadcast",
+        [GATHER] = "a gathering",        [ALL_GATHER] = "an exchange",          [AGREEMENT] = "an agreement",
+        [SPLIT] = "a split of the ranks"};
+    if (what->amount)
+        snprintf(text, PTB_ROLL_TEXT, "%s of %llu bytes", names[what->kind],
+                 (unsigned long long)what->amount);
+    else
+        snprintf(text, PTB_ROLL_TEXT, "%s", names[what->kind]);
+}
+
 static void progress(void *arg)
 {
     int flag;
@@ -112,12 +130,14 @@ static ptb_status sleeping_barrier(world_mpi *w)
 static ptb_status barrier(ptb_world *world, bool sleep)
 {
     world_mpi *w = of(world);
+    ptb_account_enter(w->account, &(ptb_roll_what){.kind = BARRIER});
     return sleep ? sleeping_barrier(w) : ptb_mpi_check(MPI_Barrier(w->comm), "MPI_Barrier");
 }
 
 static ptb_status start(ptb_world *world)
 {
     world_mpi *w = of(world);
+    ptb_account_enter(w->account, &(ptb_roll_what){.kind = START});
     if (w->flags.page)
         return ptb_flag_barrier_wait(&w->flags, true);
     return ptb_mpi_check(MPI_Barrier(w->comm), "MPI_Barrier");
@@ -126,6 +146,7 @@ static ptb_status start(ptb_world *world)
 static ptb_status broadcast(ptb_world *world, int root, void *data, size_t bytes)
 {
     char *at = data;
+    ptb_account_enter(of(world)->account, &(ptb_roll_what){.kind = BROADCAST, .amount = bytes});
     while (bytes > 0) {
         int part = bytes < BLOCK_ELEMENTS ? (int)bytes : BLOCK_ELEMENTS;
         PTB_TRY(ptb_mpi_check(MPI_Bcast(at, part, MPI_BYTE, root, of(world)->comm), "MPI_Bcast"));
@@ -138,6 +159,7 @@ static ptb_status broadcast(ptb_world *world, int root, void *data, size_t bytes
 static ptb_status gather(ptb_world *world, int root, const void *send, size_t bytes, void *recv)
 {
     MPI_Datatype type;
+    ptb_account_enter(of(world)->account, &(ptb_roll_what){.kind = GATHER, .amount = bytes});
     PTB_TRY(ptb_mpi_type_many(bytes, MPI_BYTE, &type));
     int code = MPI_Gather(send, 1, type, recv, 1, type, root, of(world)->comm);
     MPI_Type_free(&type);
@@ -147,6 +169,7 @@ static ptb_status gather(ptb_world *world, int root, const void *send, size_t by
 static ptb_status all_gather(ptb_world *world, const void *send, size_t bytes, void *recv)
 {
     MPI_Datatype type;
+    ptb_account_enter(of(world)->account, &(ptb_roll_what){.kind = ALL_GATHER, .amount = bytes});
     PTB_TRY(ptb_mpi_type_many(bytes, MPI_BYTE, &type));
     int code = MPI_Allgather(send, 1, type, recv, 1, type, of(world)->comm);
     MPI_Type_free(&type);
@@ -155,6 +178,8 @@ static ptb_status all_gather(ptb_world *world, const void *send, size_t bytes, v
 
 static ptb_status reduce_max(ptb_world *world, double *values, size_t count)
 {
+    ptb_account_enter(of(world)->account,
+                      &(ptb_roll_what){.kind = AGREEMENT, .amount = count * sizeof *values});
     while (count > 0) {
         int part = count < BLOCK_ELEMENTS ? (int)count : BLOCK_ELEMENTS;
         PTB_TRY(ptb_mpi_check(MPI_Allreduce(MPI_IN_PLACE, values, part, MPI_DOUBLE, MPI_MAX, of(world)->comm),
@@ -170,6 +195,7 @@ static ptb_status open_over(MPI_Comm comm, world_mpi *whole, bool threads, ptb_w
 static ptb_status split(ptb_world *world, int colour, int key, ptb_world **out)
 {
     MPI_Comm part;
+    ptb_account_enter(of(world)->account, &(ptb_roll_what){.kind = SPLIT});
     PTB_TRY(ptb_mpi_check(MPI_Comm_split(of(world)->comm, colour < 0 ? MPI_UNDEFINED : colour, key, &part),
                           "MPI_Comm_split"));
     if (part == MPI_COMM_NULL) {
@@ -187,6 +213,10 @@ static void abort_job(ptb_world *world, int exit_code)
 
 static void release(world_mpi *w)
 {
+    ptb_roll_leave(w->account);
+    if (w->whole == w)
+        ptb_roll_close(w->world.roll);
+    free((void *)w->world.roll_rank);
     if (w->flags.page)
         munmap(w->flags.page, ptb_flag_page_bytes(w->world.size));
     if (w->host != MPI_COMM_NULL)
@@ -386,6 +416,37 @@ static ptb_status make_flags(world_mpi *w)
     return status;
 }
 
+// The account of this world's control traffic. The whole world opens the roll.
+static ptb_status open_account(world_mpi *w)
+{
+    ptb_world *world = &w->world;
+    int mine = world->rank;
+    uint64_t key = 0;
+    if (w->whole == w) {
+        PTB_TRY(ptb_roll_open(world, &world->roll));
+    } else {
+        world->roll = w->whole->world.roll;
+        mine = w->whole->world.rank;
+    }
+    if (!world->roll)
+        return PTB_OK;
+    int *ranks = malloc((size_t)world->size * sizeof *ranks);
+    PTB_TRY(ptb_world_agree(world, ranks ? PTB_OK : PTB_NO_MEMORY));
+    world->roll_rank = ranks;
+    PTB_TRY(ptb_world_all_gather(world, &mine, sizeof mine, ranks));
+    if (world->rank == 0)
+        key = ptb_roll_key(world->roll);
+    PTB_TRY(ptb_world_broadcast(world, 0, &key, sizeof key));
+    const ptb_account_config config = {.key = key,
+                                       .name = w->whole == w ? "the job's control traffic"
+                                                             : "the control traffic of these ranks",
+                                       .members = ranks,
+                                       .size = world->size,
+                                       .rank = world->rank,
+                                       .describe = describe_control};
+    return ptb_world_agree(world, ptb_roll_join(world->roll, &config, &w->account));
+}
+
 // Takes over `comm` also when it fails.
 static ptb_status open_over(MPI_Comm comm, world_mpi *whole, bool threads, ptb_world **out)
 {
@@ -407,6 +468,8 @@ static ptb_status open_over(MPI_Comm comm, world_mpi *whole, bool threads, ptb_w
         status = find_oversubscription(w);
     if (status == PTB_OK)
         status = make_flags(w);
+    if (status == PTB_OK)
+        status = open_account(w);
     if (status != PTB_OK) {
         release(w);
         return status;

@@ -40,8 +40,11 @@ struct ptb_world {
     int hosts;      // number of hosts
     int local_rank; // rank among the ranks on this host
     int local_size;
-    const int *host_of;  // [size], host index of each rank
-    bool oversubscribed; // more ranks on this host than cores this job may use: waiting must yield
+    const int *host_of; // [size], host index of each rank
+    struct ptb_roll
+        *roll;            // of all ranks of the job (core/roll.h); NULL: nothing is known of how far they are
+    const int *roll_rank; // [size], number of each rank in the roll; NULL without a roll
+    bool oversubscribed;  // more ranks on this host than cores this job may use: waiting must yield
 };
 
 static inline ptb_status ptb_world_barrier(ptb_world *w)

@@ -109,6 +109,14 @@ ends 5
 has err "rank 0 on h1 was ended by signal 9"
 [ "$(state there.db)" = failed ] || fail "state $(state there.db)"
 
+# A rank on another host is stopped: the others name it.
+begin "${long[@]}" "${args[@]}" --hosts h0:1,h1:2 --timeout 3s --db stopped.db
+stopped=$(ranks_on h1 | tail -1)
+kill -STOP "$stopped"
+ends 5
+has err "1 of 3 ranks did not come to call "
+has err "(host h1, process $stopped) does not answer"
+
 # Ctrl-C reaches ranks that are all elsewhere; the rest is measured later, there too.
 begin "${long[@]}" "${args[@]}" --hosts h1:1,h2:1 --db stop.db
 kill -INT $job

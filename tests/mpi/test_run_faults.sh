@@ -103,10 +103,13 @@ no_orphans killed.db
 
 # A rank that is stopped makes no progress: the watch ends the job.
 start_long hang.db --timeout 2s
-kill -STOP "$(ranks_of hang.db | tail -1)"
+stopped=$(ranks_of hang.db | tail -1)
+kill -STOP "$stopped"
 wait_for_job 50
 [ "$code" = 5 ] || { fail "exit code $code after SIGSTOP of a rank"; cat err; }
 has err "no progress for"
+has err "1 of 2 ranks did not come to call "
+has err "process $stopped) does not answer: it has ended or is stopped"
 no_orphans hang.db
 
 # The process that looks after mpirun is killed: mpirun and the ranks go too.

@@ -266,6 +266,22 @@ static void scenario_dead(seat *s) // from the first on
     ptb_comm_close(comm);
 }
 
+// Rank 2 does something else for a while instead of coming to the second call.
+static void scenario_missing(seat *s)
+{
+    ptb_comm_config config = {.timeout_s = 1};
+    ptb_comm *comm;
+    if (open_comm(s, &config, &comm) != PTB_OK)
+        return;
+    EXPECT(s, run_all_reduce(s, comm, COUNT) == PTB_OK, "the first");
+    if (s->world->rank == 2)
+        sleep(4);
+    else
+        EXPECT(s, run_all_reduce(s, comm, COUNT) == PTB_LOST, "a rank that does not come");
+    ptb_world_barrier(s->world);
+    ptb_comm_close(comm);
+}
+
 static void scenario_mismatch(seat *s)
 {
     ptb_comm_config config = {.timeout_s = 5};
@@ -379,6 +395,7 @@ static const struct {
     {"host_stream", scenario_host_stream},
     {"lost", scenario_lost},
     {"dead", scenario_dead},
+    {"missing", scenario_missing},
     {"mismatch", scenario_mismatch},
     {"messages", scenario_messages},
     {"late", scenario_late},
