@@ -5,6 +5,7 @@
 
 enum {
     SEQUENCES = 4,      // whose rows of the same position are added at once
+    OWNED = 16,         // rows of a table in a row that belong to one thread
     START_BYTES = 1024, // of a row anywhere in the table: asked for before the processor sees where it goes
 };
 
@@ -84,10 +85,17 @@ PTB_HOST_BODY add_rows(ptb_dtype type, float *sums, const void *values, size_t r
     }
 }
 
+// Whether a row of a table belongs to the thread. Threads' rows are not next to each other: the processor would
+// fetch the beginning of the next row, which another thread is writing.
+PTB_INLINE bool is_owned(size_t row, uint32_t thread, uint32_t threads)
+{
+    return (uint32_t)(row / OWNED) % threads == thread;
+}
+
 // The first row from r on whose token belongs to this thread.
 PTB_INLINE size_t owned_row(const ptb_embedding_gradient *a, size_t r, uint32_t thread, uint32_t threads)
 {
-    while (r < a->rows && (uint32_t)a->tokens[r] % threads != thread)
+    while (r < a->rows && !is_owned((size_t)a->tokens[r], thread, threads))
         r++;
     return r;
 }
@@ -117,7 +125,7 @@ PTB_HOST_BODY add_positions(ptb_dtype type, const ptb_embedding_gradient *a, uin
             size_t position = position_of(r, sequence, a->position_offset, a->start);
             float *sums = a->d_positions + position * width;
             const char *d_out = (const char *)a->d_out + r * width * size;
-            if ((uint32_t)position % threads != thread)
+            if (!is_owned(position, thread, threads))
                 continue;
             if (r + (SEQUENCES - 1) * sequence < a->rows && together == SEQUENCES)
                 add_rows(type, sums, d_out, SEQUENCES, sequence * width, width, sums);

@@ -16,9 +16,9 @@ enum {
     NARROW_BYTES = 4096, // of f32 rows whose output is made one by one
     WIDE_BYTES = 16384,  // of rows of which a group shares enough to make up for its many streams
     // Look-ahead beyond the processor's own, which ends with a page, by the number of streams; all measured.
-    FAR_BYTES = 12288,
+    FAR_BYTES = 8192,
     MIDDLE_BYTES = 6144,
-    NEAR_BYTES = 3072,
+    NEAR_BYTES = 2048,
     BLOCK_ROWS = 32,          // least rows of a block
     BLOCKS = 64,              // most blocks
     PARTIAL_FLOATS = 1 << 17, // of all blocks, on the stack
@@ -232,6 +232,13 @@ PTB_INLINE row_numbers numbers_of(const gradient_call *call, size_t row, row_dot
     };
 }
 
+// How rows are taken: constants where the bodies below are inlined.
+typedef struct {
+    bool stream, residual;
+    size_t group;                      // rows
+    size_t sums_ahead, residual_ahead; // bytes to ask for memory ahead of its use; 0: the processor's own way
+} gradient_way;
+
 // Vector `at` of a row: its d and its product.
 PTB_HOST_BODY add_dots(ptb_dtype type, const ptb_norm_gradient *a, float mean, size_t row, size_t c,
                        size_t count, row_dots *sums)
@@ -268,20 +275,21 @@ PTB_INLINE row_numbers numbers_of_row(ptb_dtype type, const gradient_call *call,
 }
 
 // Columns [c, c + count), a vector or less, of a row: d_in, and the row's share of the column sums.
-PTB_INLINE ptb_vec gradient_vector(ptb_dtype type, const ptb_norm_gradient *a, row_numbers n, size_t at,
-                                   size_t count, ptb_vec gain, ptb_vec *d_gain, ptb_vec *d_bias)
+PTB_INLINE ptb_vec gradient_vector(ptb_dtype type, const ptb_norm_gradient *a, gradient_way way,
+                                   row_numbers n, size_t at, size_t count, ptb_vec gain, ptb_vec *d_gain,
+                                   ptb_vec *d_bias)
 {
     ptb_vec d_out = ptb_vec_load_some(type, a->d_out, at, count);
     ptb_vec x = (ptb_vec_load_some(type, a->in, at, count) - n.mean) * n.rstd;
     *d_gain += d_out * x;
     *d_bias += d_out;
     ptb_vec d_in = n.rstd * (d_out * gain - n.mean_d - x * n.mean_dx);
-    return a->residual ? d_in + ptb_vec_load_some(type, a->residual, at, count) : d_in;
+    return way.residual ? d_in + ptb_vec_load_some(type, a->residual, at, count) : d_in;
 }
 
 // Columns [c, c + count), a cache line, a vector or less, of `rows` rows from row r on.
-PTB_HOST_BODY gradient_columns(ptb_dtype type, const gradient_call *call, bool stream, size_t rows, size_t r,
-                               size_t c, size_t count, size_t ahead, const row_numbers *n)
+PTB_HOST_BODY gradient_columns(ptb_dtype type, const gradient_call *call, gradient_way way, size_t rows,
+                               size_t r, size_t c, size_t count, const row_numbers *n)
 {
     const ptb_norm_gradient *a = &call->a;
     size_t vectors = count < PTB_LANES ? 1 : count / PTB_LANES, each = ptb_host_least(count, PTB_LANES);
@@ -294,13 +302,13 @@ PTB_HOST_BODY gradient_columns(ptb_dtype type, const gradient_call *call, bool s
     for (size_t i = 0; i < rows; i++) {
         size_t at = (r + i) * a->width + c;
         ptb_vec d_in[PTB_HOST_LINE_VECTORS];
-        if (ahead && a->residual)
-            ptb_host_prefetch(type, a->residual, at + ahead / ptb_dtype_size(type));
+        if (way.residual && way.residual_ahead)
+            ptb_host_prefetch(type, a->residual, at + way.residual_ahead / ptb_dtype_size(type));
         for (size_t v = 0; v < vectors; v++)
-            d_in[v] =
-                gradient_vector(type, a, n[i], at + v * PTB_LANES, each, gain[v], &d_gain[v], &d_bias[v]);
+            d_in[v] = gradient_vector(type, a, way, n[i], at + v * PTB_LANES, each, gain[v], &d_gain[v],
+                                      &d_bias[v]);
         if (count == ptb_host_line(type))
-            ptb_host_store_line(stream, type, a->d_in, at, d_in);
+            ptb_host_store_line(way.stream, type, a->d_in, at, d_in);
         else
             ptb_vec_store_some(type, a->d_in, at, each, d_in[0]);
     }
@@ -314,42 +322,53 @@ PTB_HOST_BODY gradient_columns(ptb_dtype type, const gradient_call *call, bool s
 }
 
 // d_in and column sums of `rows` rows from row r on.
-PTB_HOST_BODY gradient_group(ptb_dtype type, const gradient_call *call, bool stream, size_t rows, size_t r,
-                             size_t ahead)
+PTB_HOST_BODY gradient_group(ptb_dtype type, const gradient_call *call, gradient_way way, size_t rows,
+                             size_t r)
 {
     size_t width = call->a.width, line = ptb_host_line(type), c = 0;
     row_numbers n[GROUP];
     for (size_t i = 0; i < rows; i++)
-        n[i] = numbers_of_row(type, call, r + i, ahead);
+        n[i] = numbers_of_row(type, call, r + i, way.sums_ahead);
     for (; c + line <= width; c += line)
-        gradient_columns(type, call, stream, rows, r, c, line, ahead, n);
+        gradient_columns(type, call, way, rows, r, c, line, n);
     for (; c + PTB_LANES <= width; c += PTB_LANES)
-        gradient_columns(type, call, stream, rows, r, c, PTB_LANES, 0, n);
+        gradient_columns(type, call, way, rows, r, c, PTB_LANES, n);
     if (c < width)
-        gradient_columns(type, call, stream, rows, r, c, width - c, 0, n);
+        gradient_columns(type, call, way, rows, r, c, width - c, n);
 }
 
-PTB_HOST_BODY gradient_rows(ptb_dtype type, const gradient_call *call, bool stream, size_t group,
-                            size_t ahead, size_t r, size_t end)
-{
-    for (; r + group <= end; r += group)
-        gradient_group(type, call, stream, group, r, ahead);
-    for (; r < end; r++)
-        gradient_group(type, call, stream, 1, r, ahead);
-}
-
-PTB_HOST_BODY gradient_typed(ptb_dtype type, const gradient_call *shared, bool stream, size_t first,
-                             size_t end)
+PTB_HOST_BODY gradient_rows(ptb_dtype type, const gradient_call *shared, gradient_way way, size_t r,
+                            size_t end)
 {
     const gradient_call call = *shared; // a copy: stores can not be taken to change it
-    size_t row_bytes = call.a.width * ptb_dtype_size(type);
-    bool narrow = type == PTB_F32 && row_bytes <= NARROW_BYTES;
-    if (narrow)
-        gradient_rows(type, &call, stream, 1, 0, first, end);
-    else if (stream && row_bytes < WIDE_BYTES)
-        gradient_rows(type, &call, stream, 1, MIDDLE_BYTES, first, end);
-    else
-        gradient_rows(type, &call, stream, GROUP, stream ? NEAR_BYTES : 0, first, end);
+    for (; r + way.group <= end; r += way.group)
+        gradient_group(type, &call, way, way.group, r);
+    for (; r < end; r++)
+        gradient_group(type, &call, way, 1, r);
+}
+
+PTB_HOST_BODY gradient_typed(ptb_dtype type, const gradient_call *call, bool stream, size_t first, size_t end)
+{
+    size_t row_bytes = call->a.width * ptb_dtype_size(type);
+    bool residual = call->a.residual;
+    gradient_way alone = {stream, residual, 1, 0, 0};
+    gradient_way alone_ahead = {stream, residual, 1, MIDDLE_BYTES, MIDDLE_BYTES};
+    gradient_way together = {stream, residual, GROUP, type == PTB_F32 ? NEAR_BYTES : FAR_BYTES, NEAR_BYTES};
+    if (!stream)
+        together.sums_ahead = together.residual_ahead = 0;
+    if (type == PTB_F32 && row_bytes <= NARROW_BYTES) {
+        gradient_rows(type, call, alone, first, end);
+    } else if (stream && row_bytes < WIDE_BYTES) {
+        gradient_rows(type, call, alone_ahead, first, end);
+    } else if (type == PTB_F32) {
+        gradient_rows(type, call, together, first, end);
+    } else if (residual) { // 16-bit types compute more than they wait for memory: no test for each vector
+        together.residual = true;
+        gradient_rows(type, call, together, first, end);
+    } else {
+        together.residual = false;
+        gradient_rows(type, call, together, first, end);
+    }
 }
 
 // Adds rows [first, end) to the sums of d_gain and, where not NULL, of d_bias.
