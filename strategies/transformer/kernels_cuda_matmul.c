@@ -221,19 +221,23 @@ static ptb_cuda_product weight_of(const ptb_matmul_weight_gradient *x)
                               .out_type = PTB_F32};
 }
 
+static ptb_status column_sums(ptb_stream *stream, const ptb_cuda_sums *sums)
+{
+    void *scratch;
+    PTB_TRY(ptb_cuda_scratch(stream, ptb_cuda_sums_scratch(sums), &scratch));
+    PTB_CUDA(ptb_cuda_launch_sums(ptb_cuda_stream(stream), sums, scratch));
+    return PTB_OK;
+}
+
 static ptb_status bias_sums(ptb_stream *stream, const ptb_matmul_weight_gradient *x)
 {
-    const ptb_cuda_sums sums = {.sums = x->d_bias,
-                                .in = x->d_out,
-                                .rows = x->rows,
-                                .width = x->columns,
-                                .stride = ptb_row_stride(x->d_out_stride, x->columns),
-                                .type = x->type,
-                                .accumulate = x->accumulate};
-    void *scratch;
-    PTB_TRY(ptb_cuda_scratch(stream, ptb_cuda_sums_scratch(&sums), &scratch));
-    PTB_CUDA(ptb_cuda_launch_sums(ptb_cuda_stream(stream), &sums, scratch));
-    return PTB_OK;
+    return column_sums(stream, &(ptb_cuda_sums){.sums = x->d_bias,
+                                                .in = x->d_out,
+                                                .rows = x->rows,
+                                                .width = x->columns,
+                                                .stride = ptb_row_stride(x->d_out_stride, x->columns),
+                                                .type = x->type,
+                                                .accumulate = x->accumulate});
 }
 
 static ptb_status weight_of_nothing(ptb_stream *stream, const ptb_matmul_weight_gradient *x)
@@ -246,18 +250,25 @@ static ptb_status weight_of_nothing(ptb_stream *stream, const ptb_matmul_weight_
                      : PTB_OK;
 }
 
+// A column beyond the whole words is a row of weights: the sum of all rows of `in`, times that column.
 static ptb_status weight_in_parts(ptb_stream *stream, const ptb_matmul_weight_gradient *x, size_t beyond)
 {
     size_t whole = x->columns - beyond, size = ptb_dtype_size(x->type);
-    ptb_matmul_weight_gradient first = *x, rest = *x;
+    ptb_matmul_weight_gradient first = *x;
     first.columns = whole;
-    rest.columns = beyond;
-    first.d_out_stride = rest.d_out_stride = ptb_row_stride(x->d_out_stride, x->columns);
-    rest.d_weight = x->d_weight + whole * x->inner;
-    rest.d_out = (const char *)x->d_out + whole * size;
+    first.d_out_stride = ptb_row_stride(x->d_out_stride, x->columns);
     PTB_TRY(ptb_cuda_matmul_weight_gradient(stream, &first));
-    ptb_cuda_product p = weight_of(&rest);
-    return own_product(stream, PTB_PRODUCT_WEIGHT, &p);
+    for (size_t column = whole; column < x->columns; column++)
+        PTB_TRY(column_sums(stream, &(ptb_cuda_sums){.sums = x->d_weight + column * x->inner,
+                                                     .in = x->in,
+                                                     .factor = (const char *)x->d_out + column * size,
+                                                     .rows = x->rows,
+                                                     .width = x->inner,
+                                                     .stride = x->inner,
+                                                     .factor_stride = first.d_out_stride,
+                                                     .type = x->type,
+                                                     .accumulate = x->accumulate}));
+    return PTB_OK;
 }
 
 ptb_status ptb_cuda_matmul_weight_gradient(ptb_stream *stream, const ptb_matmul_weight_gradient *x)

@@ -44,11 +44,12 @@ typedef struct {
 // A cudaError_t.
 int ptb_cuda_launch_product(struct CUstream_st *stream, ptb_product_form form, const ptb_cuda_product *p);
 
-// sums [width] (+)= column sums of in, in a fixed order.
+// sums [width] (+)= column sums of in, each of its rows times its factor, in a fixed order.
 typedef struct {
-    float *sums;    /* [width] */
-    const void *in; /* [rows, stride] */
-    size_t rows, width, stride;
+    float *sums;        /* [width] */
+    const void *in;     /* [rows, stride] */
+    const void *factor; /* [rows, factor_stride], type: the first of each row; NULL: 1 */
+    size_t rows, width, stride, factor_stride;
     ptb_dtype type;
     bool accumulate;
 } ptb_cuda_sums;

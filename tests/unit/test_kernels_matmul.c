@@ -422,6 +422,10 @@ static void test_strides(void **state)
                                    {3, 4099, 8, 0, NULL, 4104}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         check_all(*state, &shapes[i]);
+    static const shape many = {150, 4098, 24, 0, NULL, 4104}; // rows, for columns that are made apart
+    for (int type = PTB_F32; type <= PTB_F16; type++)
+        for (int accumulate = 0; accumulate < 2; accumulate++)
+            check_weight_gradient(*state, &many, (ptb_dtype)type, false, accumulate);
 }
 
 // Groups without rows at either end and inside, of one row, and rows that belong to none.
