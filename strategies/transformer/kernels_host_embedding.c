@@ -85,8 +85,8 @@ PTB_HOST_BODY add_rows(ptb_dtype type, float *sums, const void *values, size_t r
     }
 }
 
-// Whether a row of a table belongs to the thread. Threads' rows are not next to each other: the processor would
-// fetch the beginning of the next row, which another thread is writing.
+// Whether a row of a table belongs to the thread. Threads' rows are not next to each other: the processor
+// would fetch the beginning of the next row, which another thread is writing.
 PTB_INLINE bool is_owned(size_t row, uint32_t thread, uint32_t threads)
 {
     return (uint32_t)(row / OWNED) % threads == thread;
