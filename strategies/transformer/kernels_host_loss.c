@@ -19,14 +19,14 @@ enum {
     TILE_MOST = 4096, // of a tile whose gradients are streamed from a buffer
     TILES = 256,      // most tiles of a row; longer rows have longer tiles
     UNROLL = 4,       // vectors of a step
-    SUMS = 2,         // independent partial results
+    SUMS = 4,         // independent partial results
     AHEAD = 6144,     // logits to ask for memory ahead of their exponentials, several tiles
     AGAIN = 512,      // exponentials to ask the second-level cache for ahead of their use
 };
 
 static float largest(const ptb_vec *tops)
 {
-    return ptb_vec_largest(ptb_vec_max(tops[0], tops[1]));
+    return ptb_vec_largest(ptb_vec_max(ptb_vec_max(tops[0], tops[1]), ptb_vec_max(tops[2], tops[3])));
 }
 
 static float tile_max(const float *logits, size_t count)
@@ -83,7 +83,7 @@ PTB_INLINE float tile_exp(ptb_dtype type, bool scales, scaled_part before, float
     }
     if (looks_ahead)
         *next = largest(tops);
-    return ptb_vec_sum(sums[0] + sums[1]);
+    return ptb_vec_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
 // What the first pass over a row leaves.
