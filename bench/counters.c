@@ -37,7 +37,8 @@ typedef struct {
     double rail_unit;
     bool is_rdma[RAILS_MAX];
     link_bytes rail[RAILS_MAX];
-    char host[64], why[256];
+    int host_number;
+    char host[64], gpu[64], why[256];
 } part;
 
 ptb_status ptb_counters_new(ptb_world *world, ptb_counters **counters)
@@ -99,6 +100,8 @@ static void fill_part(const ptb_counters *c, const ptb_traffic *implied, part *p
     memset(p, 0, sizeof *p);
     p->implied = *implied;
     p->has_nics = reads_nics(c->world);
+    p->host_number = c->world->host;
+    snprintf(p->gpu, sizeof p->gpu, "%s", c->gpu);
     ptb_links_capacity(c->reader, &p->capacity);
     snprintf(p->why, sizeof p->why, "%.255s", ptb_links_why(c->reader));
     if (gethostname(p->host, sizeof p->host - 1) != 0)
@@ -172,7 +175,17 @@ static bool sends_near(const part *p)
 static bool host_sends_far(const summary *s, const part *host)
 {
     for (int r = 0; r < s->ranks; r++)
-        if (strcmp(s->parts[r].host, host->host) == 0 && !(s->parts[r].implied.far_bytes <= 0))
+        if (s->parts[r].host_number == host->host_number && !(s->parts[r].implied.far_bytes <= 0))
+            return true;
+    return false;
+}
+
+// Whether an earlier rank has the same GPU (--share-gpu): its links are counted once.
+static bool has_earlier_owner(const summary *s, int rank)
+{
+    const part *p = &s->parts[rank];
+    for (int r = 0; r < rank; r++)
+        if (s->parts[r].host_number == p->host_number && strcmp(s->parts[r].gpu, p->gpu) == 0)
             return true;
     return false;
 }
@@ -185,10 +198,12 @@ static void add_nvlinks(const summary *s)
     for (int r = 0; r < s->ranks; r++) {
         const part *p = &s->parts[r];
         implied += p->implied.near_bytes;
+        if (!p->nvlinks || has_earlier_owner(s, r))
+            continue;
         wire += p->nvlink_bytes;
         unit += p->nvlink_unit * p->nvlinks;
         links += p->nvlinks;
-        if (!p->nvlinks || !sends_near(p))
+        if (!sends_near(p))
             continue;
         sending += p->nvlinks;
         least = !least || p->least.bytes < least->least.bytes ? p : least;

@@ -127,6 +127,7 @@ joined() { # RANKS_PER_HOST OPTION...
     shift
     try 0 "$hosts_on" h0 mpirun --allow-run-as-root "${hosts_mca[@]}" --oversubscribe --bind-to none -x FAULT_h1 \
         -H "h0:$each,h1:$each" "$folder/ranked" "$PTBENCH" run "$@" -n 2 -w 1 --mode latency --db "$folder/two.db"
+    [ -s two.db ] || { fail "nothing was stored, though the run ended well: $*"; sed 's/^/    /' out err; }
 }
 export FAULT_h1=
 joined 8 all_reduce --comm nccl --algo ring --bytes 4M --place out
