@@ -241,6 +241,7 @@ __global__ void __launch_bounds__(GROUPS * 128, WIDTH <= 64 ? 2 : 1)
     int step = group_uniform(all.any_low / KEYS);
     const int end = group_uniform((all.any_high + KEYS - 1) / KEYS);
     forward_rows<WIDTH, 1> r;
+    uint32_t p[4][4]; // probabilities as a left operand
     forward_begin<WIDTH, 1>::run(c, of.b, row, false, r);
     if (step < end) {
         group_fetch<ROWS, WIDTH, THREADS>(c, queries, of.query, c.query_stride, c.query_length - of.first);
@@ -259,7 +260,6 @@ __global__ void __launch_bounds__(GROUPS * 128, WIDTH <= 64 ? 2 : 1)
             if (from >= view.any_high || from + ATTENTION_GROUP <= view.any_low)
                 continue;
             float s[1][8][4]; // scores, then probabilities
-            uint32_t p[4][4];
             ptb_wgmma_fence();
             group_scores<WIDTH, ROWS, KEYS>(s, queries, own, keys, at);
             ptb_wgmma_commit();

@@ -228,15 +228,14 @@ __global__ void __launch_bounds__(WARPS * 32, WIDTH <= 128 ? 2 : 1)
 // a warp from `row` on. While one product is computed, the group works on the sums of the one before.
 template <typename T, int WIDTH, int ROWS, int QUERIES>
 static __device__ __forceinline__ void
-key_group_step(const attention_call &c, key_rows<WIDTH, 1, true, true> &r, int b, const T *keys,
-               const T *values, const T *queries, const T *d_outs, const float2 *stats, int first, int rows,
-               int row, int query, int at)
+key_group_step(const attention_call &c, key_rows<WIDTH, 1, true, true> &r, uint32_t (&left)[2][4][4], int b,
+               const T *keys, const T *values, const T *queries, const T *d_outs, const float2 *stats,
+               int first, int rows, int row, int query, int at)
 {
     const attention_view view = attention_look(c, b, query, ATTENTION_GROUP);
     if (view.any_high <= rows || view.any_low >= rows + ATTENTION_GROUP)
         return;
     float p[1][8][4], dp[1][8][4];
-    uint32_t left[4][4], d_left[4][4];
     ptb_wgmma_fence();
     group_scores<WIDTH, ROWS, QUERIES>(p, keys, rows - first, queries, at);
     ptb_wgmma_commit();
@@ -247,18 +246,18 @@ key_group_step(const attention_call &c, key_rows<WIDTH, 1, true, true> &r, int b
     key_probabilities<1, ATTENTION_GROUP, false>(c, stats + at, NULL, 0, p);
     if (view.all_low > rows || view.all_high < min(rows + ATTENTION_GROUP, c.key_length))
         key_hide<1, 4>(c, b, row, query, p);
-    group_round(left, p, T());
+    group_round(left[0], p, T());
     group_hold<WIDTH>(r.d_value);
     ptb_wgmma_fence();
-    group_sums<WIDTH, QUERIES>(r.d_value, left, d_outs, at);
+    group_sums<WIDTH, QUERIES>(r.d_value, left[0], d_outs, at);
     ptb_wgmma_commit();
     ptb_wgmma_wait<1>();
     group_hold<64>(dp);
     key_scores<1, ATTENTION_GROUP, false>(c, stats + at, p, dp);
-    group_round(d_left, p, T());
+    group_round(left[1], p, T());
     group_hold<WIDTH>(r.d_key);
     ptb_wgmma_fence();
-    group_sums<WIDTH, QUERIES>(r.d_key, d_left, queries, at);
+    group_sums<WIDTH, QUERIES>(r.d_key, left[1], queries, at);
     ptb_wgmma_commit();
 }
 
@@ -306,6 +305,7 @@ __global__ void __launch_bounds__(GROUPS * 128, 1)
     int last_key = min(first + ROWS, c.key_length) - 1;
     key_place place = key_settle<QUERIES>(c, b, begin, end, heads, last_key, {head * c.group, begin});
     key_rows<WIDTH, 1, true, true> r;
+    uint32_t left[2][4][4]; // probabilities and gradients of scores as left operands
     memset(&r, 0, sizeof r);
     if (place.head < heads)
         key_group_fetch<T, WIDTH, QUERIES, THREADS>(c, query, d_out, rows, b, place, stages);
@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(GROUPS * 128, 1)
         const stage *now = stages + turn;
 #pragma unroll 1
         for (int i = 0; i < QUERIES; i += ATTENTION_GROUP)
-            key_group_step<T, WIDTH, ROWS, QUERIES>(c, r, b, keys, values, now->queries, now->d_outs,
+            key_group_step<T, WIDTH, ROWS, QUERIES>(c, r, left, b, keys, values, now->queries, now->d_outs,
                                                     now->rows, first, own, row, place.block * QUERIES + i, i);
         ptb_wgmma_wait<0>();
         group_hold<WIDTH>(r.d_value);

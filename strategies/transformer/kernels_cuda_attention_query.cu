@@ -203,6 +203,7 @@ __global__ void __launch_bounds__(GROUPS * 128, 1)
     int step = group_uniform(all.any_low / KEYS);
     const int end = group_uniform((all.any_high + KEYS - 1) / KEYS);
     query_rows<WIDTH, 1> r;
+    uint32_t left[4][4]; // gradients of scores as a left operand
     query_begin<WIDTH, 1>(c, rows, b, h, row, false, r);
     if (step < end) {
         group_fetch<ROWS, WIDTH, THREADS>(c, queries, query, c.query_stride, c.query_length - first);
@@ -222,7 +223,6 @@ __global__ void __launch_bounds__(GROUPS * 128, 1)
             if (from >= view.any_high || from + ATTENTION_GROUP <= view.any_low)
                 continue;
             float p[1][8][4], dp[1][8][4];
-            uint32_t left[4][4];
             ptb_wgmma_fence();
             group_scores<WIDTH, ROWS, KEYS>(p, queries, own, keys, at);
             ptb_wgmma_commit();

@@ -31,6 +31,8 @@
 
 enum { PTB_WGMMA_ALIGNMENT = 1024 };
 
+static __device__ __forceinline__ void ptb_wgmma_begin();
+
 static __device__ __forceinline__ uint32_t ptb_shared_address(const void *shared)
 {
 #ifdef PTB_SIM
@@ -40,9 +42,10 @@ static __device__ __forceinline__ uint32_t ptb_shared_address(const void *shared
 #endif
 }
 
-// The first place at or behind `shared` where a tile may start.
+// The first place at or behind `shared` where a tile may start. Every thread calls this before all else here.
 template <typename T> __device__ __forceinline__ T *ptb_wgmma_align(T *shared)
 {
+    ptb_wgmma_begin();
     uint32_t skip = -ptb_shared_address(shared) & (PTB_WGMMA_ALIGNMENT - 1);
     return shared + skip / sizeof(T);
 }
@@ -103,6 +106,8 @@ PTB_WGMMA(__half, "f16")
 #undef PTB_WGMMA_SUM
 #undef PTB_WGMMA_SUMS
 
+static __device__ __forceinline__ void ptb_wgmma_begin() {}
+
 // Group. Registers that were written before are ready for the products after it.
 static __device__ __forceinline__ void ptb_wgmma_fence()
 {
@@ -136,7 +141,7 @@ static __device__ __forceinline__ void ptb_proxy_fence()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-#else // the same on the simulated device: each warp computes its rows, at once
+#else // the same on the simulated device: each warp computes its rows
 
 static inline const char *ptb_sim_operand(uint64_t descriptor, unsigned offset)
 {
@@ -159,61 +164,135 @@ template <typename T> float ptb_sim_element(uint64_t descriptor, bool trans, uns
     return (float)value;
 }
 
-template <typename T, bool TRANS> struct ptb_sim_wgmma {
-    float (*d)[4];
-    const uint32_t *registers; // NULL: a descriptor
+// The product of a warp's rows as it was asked for: read and computed when it is waited for and not before.
+struct ptb_sim_product {
+    void (*compute)(const ptb_sim_product &);
+    float (*d[32])[4];
+    const uint32_t *registers[32]; // NULL: a descriptor
     uint64_t a, b;
     bool add;
-    unsigned warp; // of the group
+    unsigned warp; // of the block
+    long group;    // -1: not committed
+};
+
+struct ptb_sim_products {
+    ptb_sim_product asked[64]; // in order
+    unsigned count;
+    long groups; // committed so far
+};
+
+struct ptb_sim_block_products {
+    ptb_sim_products *warps = new ptb_sim_products[32]();
+    ~ptb_sim_block_products() { delete[] warps; }
+};
+
+// Of the calling thread's warp; one of all files that include this. Checks of accesses take variables of a
+// thread of the system for shared memory, which this one is not.
+__attribute__((no_sanitize("thread"))) inline ptb_sim_products *ptb_sim_warp_products()
+{
+    static thread_local ptb_sim_block_products products;
+    return products.warps + threadIdx.x / 32;
+}
+
+template <typename T, bool TRANS> void ptb_sim_compute(const ptb_sim_product &p)
+{
+    float a[16][16], b[64][16];
+    for (unsigned lane = 0; p.registers[0] && lane < 32; lane++)
+        for (unsigned i = 0; i < 4; i++) {
+            float2 pair = ptb_unpair(p.registers[lane][i], T());
+            unsigned row = lane / 4 + i % 2 * 8, k = lane % 4 * 2 + i / 2 * 8;
+            a[row][k] = pair.x, a[row][k + 1] = pair.y;
+        }
+    for (unsigned k = 0; k < 16; k++) {
+        for (unsigned row = 0; !p.registers[0] && row < 16; row++)
+            a[row][k] = ptb_sim_element<T>(p.a, false, p.warp % 4 * 16 + row, k);
+        for (unsigned column = 0; column < 64; column++)
+            b[column][k] = ptb_sim_element<T>(p.b, TRANS, column, k);
+    }
+    for (unsigned lane = 0; lane < 32; lane++)
+        for (unsigned i = 0; i < 32; i++) {
+            const float *left = a[lane / 4 + i % 4 / 2 * 8], *right = b[i / 4 * 8 + lane % 4 * 2 + i % 2];
+            float *d = &p.d[lane][i / 4][i % 4], sum = 0;
+            for (unsigned k = 0; k < 16; k++)
+                sum += left[k] * right[k];
+            *d = p.add ? *d + sum : sum;
+        }
+}
+
+struct ptb_sim_asking {
+    ptb_sim_product one; // d and registers of this lane in [0]
     static void run(void *const lanes[])
     {
-        float a[16][16], b[64][16];
-        const ptb_sim_wgmma *first = (const ptb_sim_wgmma *)lanes[0];
+        ptb_sim_product all = ((const ptb_sim_asking *)lanes[0])->one;
         for (unsigned lane = 0; lane < 32; lane++) {
-            const ptb_sim_wgmma *from = (const ptb_sim_wgmma *)lanes[lane];
-            unsigned g = lane / 4, t = lane % 4;
-            if (from->b != first->b || (!from->registers && from->a != first->a) || from->add != first->add)
+            const ptb_sim_product &of = ((const ptb_sim_asking *)lanes[lane])->one;
+            if (of.b != all.b || of.a != all.a || of.add != all.add)
                 sim_abort_grid(cudaErrorIllegalInstruction, "wgmma: operands differ between lanes");
-            for (unsigned i = 0; first->registers && i < 4; i++) {
-                float2 pair = ptb_unpair(from->registers[i], T());
-                a[g + i % 2 * 8][2 * t + i / 2 * 8] = pair.x;
-                a[g + i % 2 * 8][2 * t + i / 2 * 8 + 1] = pair.y;
-            }
+            all.d[lane] = of.d[0], all.registers[lane] = of.registers[0];
         }
-        for (unsigned k = 0; k < 16; k++) {
-            for (unsigned row = 0; !first->registers && row < 16; row++)
-                a[row][k] = ptb_sim_element<T>(first->a, false, first->warp * 16 + row, k);
-            for (unsigned column = 0; column < 64; column++)
-                b[column][k] = ptb_sim_element<T>(first->b, TRANS, column, k);
-        }
-        for (unsigned lane = 0; lane < 32; lane++)
-            for (unsigned n = 0; n < 8; n++)
-                for (unsigned i = 0; i < 4; i++) {
-                    const float *left = a[lane / 4 + i / 2 * 8], *right = b[n * 8 + lane % 4 * 2 + i % 2];
-                    float *d = ((const ptb_sim_wgmma *)lanes[lane])->d[n] + i, sum = 0;
-                    for (unsigned k = 0; k < 16; k++)
-                        sum += left[k] * right[k];
-                    *d = first->add ? *d + sum : sum;
-                }
+        ptb_sim_products *of = ptb_sim_warp_products();
+        if (of->count == sizeof of->asked / sizeof *of->asked)
+            sim_abort_grid(cudaErrorIllegalInstruction, "wgmma: more products than this device queues");
+        of->asked[of->count++] = all;
     }
 };
 
 template <bool TRANS, typename T>
 void ptb_wgmma(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b, bool add, T)
 {
-    ptb_sim_wgmma<T, TRANS> mine = {d, a, 0, b, add, threadIdx.x / 32 % 4};
-    sim_warp_run(0xffffffffu, ptb_sim_wgmma<T, TRANS>::run, &mine);
+    ptb_sim_asking mine = {{ptb_sim_compute<T, TRANS>, {d}, {a}, 0, b, add, threadIdx.x / 32, -1}};
+    sim_warp_run(0xffffffffu, ptb_sim_asking::run, &mine);
 }
 
 template <bool TRANS, typename T> void ptb_wgmma(float (&d)[8][4], uint64_t a, uint64_t b, bool add, T)
 {
-    ptb_sim_wgmma<T, TRANS> mine = {d, NULL, a, b, add, threadIdx.x / 32 % 4};
-    sim_warp_run(0xffffffffu, ptb_sim_wgmma<T, TRANS>::run, &mine);
+    ptb_sim_asking mine = {{ptb_sim_compute<T, TRANS>, {d}, {}, a, b, add, threadIdx.x / 32, -1}};
+    sim_warp_run(0xffffffffu, ptb_sim_asking::run, &mine);
+}
+
+// *lane: how many committed sets may stay open; -1: a commit.
+inline void ptb_sim_order(void *const lanes[])
+{
+    ptb_sim_products *of = ptb_sim_warp_products();
+    int open = *(const int *)lanes[0];
+    if (open < 0) {
+        for (unsigned i = 0; i < of->count; i++)
+            if (of->asked[i].group < 0)
+                of->asked[i].group = of->groups;
+        of->groups++;
+        return;
+    }
+    unsigned done = 0;
+    for (; done < of->count; done++) {
+        const ptb_sim_product &p = of->asked[done];
+        if (p.group < 0 || p.group >= of->groups - open)
+            break;
+        p.compute(p);
+    }
+    of->count -= done;
+    memmove(of->asked, of->asked + done, of->count * sizeof *of->asked);
+}
+
+// Products that a kernel left behind that was ended by an error are nobody's.
+static inline void ptb_wgmma_begin()
+{
+    ptb_sim_warp_products()->count = 0;
 }
 
 static inline void ptb_wgmma_fence() {}
-static inline void ptb_wgmma_commit() {}
-template <int N> void ptb_wgmma_wait() {}
+
+static inline void ptb_wgmma_commit()
+{
+    int commit = -1;
+    sim_warp_run(0xffffffffu, ptb_sim_order, &commit);
+}
+
+template <int N> void ptb_wgmma_wait()
+{
+    int open = N;
+    sim_warp_run(0xffffffffu, ptb_sim_order, &open);
+}
+
 static inline void ptb_wgmma_hold(float (&)[8][4]) {}
 static inline void ptb_proxy_fence() {}
 
