@@ -97,7 +97,8 @@ static int64_t clamp(int64_t key, size_t key_length)
 double ptb_cuda_attention_flops(const ptb_attention_shape *shape)
 {
     const ptb_attention_shape *s = shape;
-    const ptb_cuda_attention_tile tile = ptb_cuda_attention_tile_of(s);
+    const ptb_cuda_attention_tile groups = {64, 64};
+    const ptb_cuda_attention_tile tile = ptb_cuda_attention_wgmma(s) ? groups : ptb_cuda_attention_tile_of(s);
     int64_t low = clamp(-s->key_offset, s->key_length) / tile.keys;
     double blocks = 0;
     for (size_t row = 0; row < s->query_length; row += (size_t)tile.rows) {

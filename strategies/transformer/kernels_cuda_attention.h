@@ -37,9 +37,8 @@ extern "C" {
 
 // Whether attention of this shape, its tensors aligned to 16 bytes, is computed by warp groups (wgmma): heads
 // of at most 128 in 16-bit types without dropout, on a GPU of compute capability 9.0, by a program that was
-// built for it. They compute or leave out 64 queries and 64 keys together; the result of
-// ptb_cuda_attention_flops stays that of the tile above. PTBENCH_CUDA_ATTENTION=mma in the environment says
-// no, so that the two can be compared.
+// built for it. They compute or leave out 64 queries and 64 keys together. PTBENCH_CUDA_ATTENTION=mma in the
+// environment says no, so that the two can be compared.
 bool ptb_cuda_attention_wgmma(const ptb_attention_shape *shape);
 
 // Launchers for what ptb_cuda_attention_plain says, behind ptb_cuda_launch_attention and its gradient.

@@ -356,12 +356,23 @@ static void test_flops(void **state)
     assert_true(pairs(f, s) == 10 * 64 * 64);
     check_flops(f, s, (granule){64, 64});
     s.type = PTB_BF16;
-    assert_true(pairs(f, s) == 2 * (1 + 2 + 3 + 4) * 32 * 64);
+    const char *choice = "PTBENCH_CUDA_ATTENTION", *before = getenv(choice);
+    setenv(choice, "mma", 1);
+    const double warps = 2 * (1 + 2 + 3 + 4) * 32 * 64, groups = 10 * 64 * 64;
+    assert_true(pairs(f, s) == warps);
     check_flops(f, s, (granule){32, 64});
     s.head_width = 128;
     check_flops(f, s, (granule){32, 32});
     s.head_width = 256;
     check_flops(f, s, (granule){16, 32});
+    s.head_width = 128;
+    setenv(choice, "wgmma", 1);
+    bool has_groups = pairs(f, s) == groups;
+    if (has_groups)
+        check_flops(f, s, (granule){64, 64});
+    else // not this GPU
+        check_flops(f, s, (granule){32, 32});
+    before ? setenv(choice, before, 1) : unsetenv(choice);
 }
 
 static void test_workspace(void **state)
