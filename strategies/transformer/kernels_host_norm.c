@@ -12,7 +12,7 @@
 
 enum {
     UNROLL = 4,          // vectors of a step of the first pass, each with sums of its own
-    GROUP = 4,           // rows of a group, or 1
+    GROUP = 4,           // rows of a group
     NARROW_BYTES = 4096, // of f32 rows whose output is made one by one
     WIDE_BYTES = 16384,  // of rows of which a group shares enough to make up for its many streams
     // Look-ahead beyond the processor's own, which ends with a page, by the number of streams; all measured.
@@ -114,7 +114,7 @@ PTB_INLINE row_moments moments_of(ptb_dtype type, const norm_call *call, size_t 
                          (m[0].squares + m[1].squares) + (m[2].squares + m[3].squares)};
 }
 
-// Columns [c, c + count) of `rows` rows from row r on, `vectors` vectors, the last of which may be short.
+// Columns [c, c + count), a cache line, a vector or less, of `rows` rows from row r on.
 PTB_HOST_BODY norm_columns(ptb_dtype type, const norm_call *call, bool stream, size_t rows, size_t r,
                            size_t c, size_t count, const row_scale *scale)
 {
@@ -195,6 +195,7 @@ ptb_status ptb_host_run_norm(void *arg)
     const ptb_norm *a = arg;
     const norm_call call = call_of(a);
     size_t row_bytes = a->width * ptb_dtype_size(a->type);
+    // Input and output pass through the last cache: of an output half as large as it, the beginning is gone.
     bool stream = ptb_host_streams(a->out, 2 * a->rows * row_bytes, row_bytes, a->in, NULL);
 #pragma omp parallel if (a->rows * a->width > PTB_HOST_SERIAL)
     {
@@ -396,6 +397,7 @@ ptb_status ptb_host_run_norm_gradient(void *arg)
     const ptb_norm_gradient *a = arg;
     size_t width = a->width, rows = a->rows;
     size_t row_bytes = width * ptb_dtype_size(a->type);
+    // Input and output, as in the forward pass.
     bool stream = ptb_host_streams(a->d_in, 2 * rows * row_bytes, row_bytes, a->d_out, a->residual);
     if (!a->accumulate)
         memset(a->d_gain, 0, width * sizeof *a->d_gain);

@@ -13,8 +13,9 @@ enum {
     PTB_HOST_SERIAL = 16384, // elements up to which waking other threads costs more than it saves
     PTB_HOST_LINE = 64,      // bytes of a cache line
     PTB_HOST_AHEAD = 1024,   // elements to ask for memory ahead of their use
-    PTB_HOST_STREAM =
-        32 << 20, // bytes of an output that will not be found in the caches by who reads it next
+    // Bytes of an output, or of it and what is read beside it, from which on who reads the output next does
+    // not find it in the caches.
+    PTB_HOST_STREAM = 32 << 20,
 };
 
 // Calls fn(type, ...) with a constant type, so that an inlined fn is compiled once a type.
