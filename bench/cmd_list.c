@@ -49,7 +49,7 @@ static ptb_status list_models(void)
     for (size_t i = 0; ptb_preset_at(i); i++) {
         const ptb_preset *preset = ptb_preset_at(i);
         ptb_layout layout;
-        PTB_TRY(ptb_layout_init(&layout, &preset->shape));
+        PTB_TRY(ptb_layout_init(&layout, &preset->shape, NULL));
         const ptb_model_shape *s = &layout.shape;
         char all[16], active[16], heads[48], width[72];
         format_count(layout.parameters, all, sizeof all);

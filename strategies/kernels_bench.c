@@ -205,7 +205,7 @@ static ptb_status open_model(ptb_bench_run *run)
     PTB_TRY(ptb_backends_device(run->config->device));
     PTB_TRY(ptb_backends_kernels(run->config->device, run->config->kernels, &run->kernels));
     PTB_TRY(ptb_model_options_shape(&run->config->model, &shape));
-    PTB_TRY(ptb_layout_init(&run->layout, &shape));
+    PTB_TRY(ptb_layout_init(&run->layout, &shape, NULL));
     PTB_TRY(check_rows(run));
     return make_cases(run);
 }

@@ -263,7 +263,7 @@ static ptb_status open_model(ptb_bench_run *run)
     run->settings.rate = ptb_step_rate(c, shape.hidden);
     PTB_TRY(ptb_step_check(c, shape.dropout));
     PTB_TRY(ptb_step_batch(c, run->env.world->size, &run->batch));
-    PTB_TRY(ptb_layout_init(&run->layout, &shape));
+    PTB_TRY(ptb_layout_init(&run->layout, &shape, NULL));
     PTB_TRY(check_magnitude(run));
     ptb_tokens_config tokens = {.path = c->data && *c->data ? c->data : NULL,
                                 .seed = run->env.seed,

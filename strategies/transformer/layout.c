@@ -1,5 +1,5 @@
 // The flat index space of a model's parameters; see layout.h. A new kind of block adds its tensors here.
-#include "strategies/transformer/layout.h"
+#include "strategies/transformer/layout_cut.h"
 
 #include "core/log.h"
 #include "core/random.h"
@@ -12,12 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 32, FILL_PIECE = 16384, FILL_THREADS_MAX = 63 }; // the first two in elements
-
-static size_t rounded_up(size_t count)
-{
-    return (count + ALIGN - 1) / ALIGN * ALIGN;
-}
+enum { FILL_PIECE = 16384 /* elements */, FILL_THREADS_MAX = 63 };
 
 static ptb_tensor *add_tensor(ptb_unit *unit, ptb_tensor_role role, const char *name, int64_t rows,
                               int64_t columns, float deviation)
@@ -25,14 +20,13 @@ static ptb_tensor *add_tensor(ptb_unit *unit, ptb_tensor_role role, const char *
     ptb_tensor *t = &unit->tensor[unit->tensors++];
     *t = (ptb_tensor){.name = name,
                       .role = role,
-                      .first = unit->count,
                       .matrices = 1,
                       .rows = (size_t)rows,
                       .columns = (size_t)columns,
                       .decay = rows > 1,
-                      .deviation = deviation};
-    unit->place[role] = (int8_t)unit->tensors;
-    unit->count += rounded_up(ptb_tensor_count(t));
+                      .deviation = deviation,
+                      .number = (uint8_t)(unit->tensors - 1),
+                      .whole_matrices = 1};
     return t;
 }
 
@@ -42,8 +36,7 @@ static void add_experts(ptb_unit *unit, ptb_tensor_role role, const char *name, 
     ptb_tensor *t = add_tensor(unit, role, name, rows, columns, deviation);
     t->group = PTB_GROUP_EXPERT;
     t->decay = true;
-    t->matrices = (size_t)experts;
-    unit->count = t->first + rounded_up(ptb_tensor_count(t));
+    t->matrices = t->whole_matrices = (size_t)experts;
 }
 
 static void add_norm(ptb_unit *unit, const ptb_model_shape *s, ptb_tensor_role gain, const char *gain_name,
@@ -97,7 +90,7 @@ static void lay_out_block(ptb_unit *unit, const ptb_model_shape *s)
     add_linear(unit, s, PTB_BLOCK_DOWN_WEIGHT, "down.weight", "down.bias", h, s->feed_forward, residual);
 }
 
-static void lay_out_unit(ptb_unit *unit, const ptb_model_shape *s)
+static void add_tensors(ptb_unit *unit, const ptb_model_shape *s)
 {
     switch (unit->kind) {
     case PTB_UNIT_EMBEDDING:
@@ -114,13 +107,14 @@ static void lay_out_unit(ptb_unit *unit, const ptb_model_shape *s)
             add_tensor(unit, PTB_HEAD_WEIGHT, "head.weight", s->vocabulary, s->hidden, 0.02f)->decay = true;
         break;
     }
-    size_t dense = unit->count;
-    for (size_t t = unit->tensors; t-- > 0;)
-        if (unit->tensor[t].group == PTB_GROUP_EXPERT)
-            dense = unit->tensor[t].first;
-    unit->group[PTB_GROUP_DENSE].count = dense;
-    unit->group[PTB_GROUP_EXPERT].first = dense;
-    unit->group[PTB_GROUP_EXPERT].count = unit->count - dense;
+}
+
+static void lay_out_unit(ptb_unit *unit, const ptb_model_shape *s, const ptb_layout_cut *cut)
+{
+    add_tensors(unit, s);
+    for (size_t t = 0; t < unit->tensors; t++)
+        ptb_layout_cut_tensor(&unit->tensor[t], s, cut);
+    ptb_layout_place_tensors(unit, cut->tp > 1);
 }
 
 // Writes what zeros stand for.
@@ -259,21 +253,27 @@ static void count_unit(ptb_layout *l, const ptb_unit *unit)
     size_t top_k = (size_t)l->shape.top_k;
     for (size_t t = 0; t < unit->tensors; t++) {
         const ptb_tensor *tensor = &unit->tensor[t];
-        size_t count = ptb_tensor_count(tensor);
+        size_t count = ptb_tensor_whole_count(tensor);
         l->parameters += count;
-        l->active_parameters += tensor->group == PTB_GROUP_EXPERT ? count / tensor->matrices * top_k : count;
+        l->active_parameters +=
+            tensor->group == PTB_GROUP_EXPERT ? count / tensor->whole_matrices * top_k : count;
         if (unit->kind == PTB_UNIT_EMBEDDING)
             l->embedding_parameters += count;
     }
 }
 
-ptb_status ptb_layout_init(ptb_layout *layout, const ptb_model_shape *shape)
+ptb_status ptb_layout_init(ptb_layout *layout, const ptb_model_shape *shape, const ptb_layout_cut *cut)
 {
     PTB_TRY(check_sizes(shape));
     PTB_TRY(check_attention(shape));
     PTB_TRY(check_mixture(shape));
-    ptb_layout l = {.shape = resolved(shape)};
+    ptb_layout l = {.shape = resolved(shape), .cut = {1, 0, 1, 0}};
     PTB_TRY(check_magnitude(&l.shape));
+    if (cut && cut->tp > 1)
+        l.cut.tp = cut->tp, l.cut.tp_rank = cut->tp_rank;
+    if (cut && cut->ep > 1)
+        l.cut.ep = cut->ep, l.cut.ep_rank = cut->ep_rank;
+    PTB_TRY(ptb_layout_cut_shape(&l));
     l.units = (size_t)shape->layers + 2;
     l.unit = calloc(l.units, sizeof *l.unit);
     if (!l.unit) {
@@ -285,7 +285,7 @@ ptb_status ptb_layout_init(ptb_layout *layout, const ptb_model_shape *shape)
         unit->kind = u == 0 ? PTB_UNIT_EMBEDDING : u + 1 == l.units ? PTB_UNIT_HEAD : PTB_UNIT_BLOCK;
         unit->mixture = unit->kind == PTB_UNIT_BLOCK && l.shape.experts && u > (size_t)l.shape.dense_layers;
         unit->first = l.count;
-        lay_out_unit(unit, &l.shape);
+        lay_out_unit(unit, &l.shape, &l.cut);
         l.count += unit->count;
         count_unit(&l, unit);
     }
@@ -299,7 +299,7 @@ void ptb_layout_release(ptb_layout *layout)
     *layout = (ptb_layout){0};
 }
 
-// Values [first, first + count) of a tensor.
+// Values [first, first + count) of a tensor's part.
 static void fill_tensor(const ptb_tensor *tensor, uint64_t seed, uint64_t stream, size_t first, size_t count,
                         float *values)
 {
@@ -309,7 +309,12 @@ static void fill_tensor(const ptb_tensor *tensor, uint64_t seed, uint64_t stream
             values[i] = mean;
         return;
     }
-    ptb_random_normals(seed, stream, first, count, values);
+    for (size_t at = 0, run; at < count; at += run) {
+        size_t whole;
+        run = ptb_tensor_run(tensor, first + at, &whole);
+        run = run < count - at ? run : count - at;
+        ptb_random_normals(seed, stream, whole, run, values + at);
+    }
     for (size_t i = 0; i < count; i++)
         values[i] = mean + deviation * values[i];
 }
@@ -324,7 +329,7 @@ static void fill_unit(const ptb_layout *layout, uint64_t seed, size_t unit, size
         size_t begins = u->first + tensor->first, ends = begins + ptb_tensor_count(tensor);
         size_t from = begins > first ? begins : first, to = ends < end ? ends : end;
         if (from < to)
-            fill_tensor(tensor, seed, (uint64_t)unit << 8 | t, from - begins, to - from,
+            fill_tensor(tensor, seed, (uint64_t)unit << 8 | tensor->number, from - begins, to - from,
                         values + (from - first));
     }
 }

@@ -82,6 +82,15 @@ enum { PTB_TENSORS_MAX = 14 }; // of a unit
 // it.
 typedef enum { PTB_GROUP_DENSE, PTB_GROUP_EXPERT, PTB_GROUP_COUNT } ptb_reduction_group;
 
+// What of the model this rank has: tensor-parallel rank tp_rank of tp has some heads, columns of the
+// feed-forwards and of the vocabulary (Shoeybi et al. 2019, "Megatron-LM", section 3); expert-parallel rank
+// ep_rank of ep some experts. Sizes of 0 stand for 1.
+typedef struct {
+    int tp, tp_rank, ep, ep_rank;
+} ptb_layout_cut;
+
+enum { PTB_BANDS_MAX = 3 };
+// Sizes are those of this rank's part.
 typedef struct {
     const char *name;
     ptb_tensor_role role;
@@ -91,6 +100,14 @@ typedef struct {
     size_t rows, columns;  // a vector has rows = 1
     bool decay;            // weight decay applies
     float mean, deviation; // of the initial values (normal)
+    // Where the part lies in the model's tensor [.., whole_lines, whole_line]. A line is a row, of a vector
+    // an element. Lines of the part are bands that follow each other; columns of a row are one range.
+    bool replicated; // the same on all ranks of the tp axis
+    uint8_t number;  // of the tensor in the unit of the whole model
+    size_t first_matrix, whole_matrices, whole_lines, whole_line, first_column;
+    struct {
+        size_t first, count; // lines
+    } band[PTB_BANDS_MAX];
 } ptb_tensor;
 
 typedef enum { PTB_UNIT_EMBEDDING, PTB_UNIT_BLOCK, PTB_UNIT_HEAD } ptb_unit_kind;
@@ -103,27 +120,45 @@ typedef struct {
     struct {
         size_t first, count;
     } group[PTB_GROUP_COUNT];
+    size_t replicated_first; // with tp > 1, dense tensors from here on are replicated over tp, others cut
     size_t tensors;
-    ptb_tensor tensor[PTB_TENSORS_MAX]; // in order of `first`
-    int8_t place[PTB_ROLE_COUNT];       // 1 + index in tensor; 0: the unit has none of this role
+    // In order of `first`, which is the order of use, but for tp > 1, where replicated tensors are the last
+    // dense ones.
+    ptb_tensor tensor[PTB_TENSORS_MAX];
+    int8_t place[PTB_ROLE_COUNT]; // 1 + index in tensor; 0: the unit has none of this role
 } ptb_unit;
 
 typedef struct {
-    ptb_model_shape shape; // no value that stands for another
-    size_t units;          // layers + 2: embedding 0, block b = b + 1, head last
+    ptb_model_shape shape; // of the whole model; no value that stands for another
+    ptb_layout_cut cut;    // sizes 1 at least
+    // What this rank has of it: heads, kv_heads, feed_forward, expert_hidden, experts and vocabulary are its
+    // part, everything else is as in `shape`.
+    ptb_model_shape local;
+    size_t shared_width;             // its part of the joint inner width of the shared experts
+    size_t first_token;              // of its part of the vocabulary
+    size_t first_head, first_expert; // query heads, routed experts
+    size_t units;                    // layers + 2: embedding 0, block b = b + 1, head last
     ptb_unit *unit;
-    size_t count;                // length of the index space, padding included
-    size_t parameters;           // without padding, a tied head once
+    size_t count;                // length of this rank's index space, padding included
+    size_t parameters;           // of the whole model, without padding, a tied head once
     size_t active_parameters;    // of them, those that one token goes through: top_k of the experts
     size_t embedding_parameters; // of them, token and position tables
 } ptb_layout;
 
-// USAGE, with the arithmetic, when the shape makes no model.
-ptb_status ptb_layout_init(ptb_layout *layout, const ptb_model_shape *shape);
+// USAGE, with the arithmetic, when the shape makes no model, or none that can be cut so. cut NULL: all of it.
+ptb_status ptb_layout_init(ptb_layout *layout, const ptb_model_shape *shape, const ptb_layout_cut *cut);
 void ptb_layout_release(ptb_layout *layout);
 static inline size_t ptb_tensor_count(const ptb_tensor *tensor)
 {
     return tensor->matrices * tensor->rows * tensor->columns;
+}
+// The elements of the model's tensor that elements `at` and on of the part are: *whole is the number of the
+// first; returns how many follow each other there, 1 at least. at < ptb_tensor_count.
+size_t ptb_tensor_run(const ptb_tensor *tensor, size_t at, size_t *whole);
+// Elements of the whole model's tensor.
+static inline size_t ptb_tensor_whole_count(const ptb_tensor *tensor)
+{
+    return tensor->whole_matrices * tensor->whole_lines * tensor->whole_line;
 }
 // NULL when the unit has none.
 static inline const ptb_tensor *ptb_unit_tensor(const ptb_unit *unit, ptb_tensor_role role)
@@ -131,7 +166,8 @@ static inline const ptb_tensor *ptb_unit_tensor(const ptb_unit *unit, ptb_tensor
     return unit->place[role] ? &unit->tensor[unit->place[role] - 1] : NULL;
 }
 // Initial values of a unit into host memory parameters[unit.count]; a function of (seed, unit, number of the
-// tensor in the unit, element of the tensor) alone: ptb_random_normal(seed, unit << 8 | tensor, element).
+// tensor in the whole model's unit, element of the whole tensor) alone: ptb_random_normal(seed, unit << 8 |
+// number, element), so that any cut of the model has the same values.
 // Normal 0.02, the projections into the residual stream 0.02 / sqrt(2 L) (Radford et al. 2019).
 void ptb_layout_fill(const ptb_layout *layout, uint64_t seed, size_t unit, float *parameters);
 // The same of elements [first, first + count) of the index space, by `threads` threads; padding is zero.

@@ -10,6 +10,7 @@
 #define PTB_STRATEGIES_TRANSFORMER_MODEL_H
 
 #include "core/trace.h"
+#include "strategies/timeline.h"
 #include "strategies/transformer/kernels.h"
 #include "strategies/transformer/layout.h"
 
@@ -34,6 +35,7 @@ typedef struct {
     int64_t loss_rows;       // rows whose logits exist at once; 0: ptb_model_loss_rows
     bool packed;             // sequences hold several documents: starts are read
     uint64_t seed;           // of dropout
+    ptb_timeline *timeline;  // of the stream; NULL: nothing is recorded
     // Called while ptb_model_loss enqueues: what comes from here on belongs to `phase`. First FORWARD, last
     // BACKWARD. call NULL: not called.
     struct {

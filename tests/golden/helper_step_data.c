@@ -105,7 +105,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < STEP_CASES && !failed; i++) {
         const step_case *c = &step_cases[i];
         ptb_layout layout;
-        if (ptb_layout_init(&layout, &c->shape) != PTB_OK)
+        if (ptb_layout_init(&layout, &c->shape, NULL) != PTB_OK)
             return 1;
         FILE *text = open_file(argv[1], c->name, "txt"), *weights = open_file(argv[1], c->name, "weights");
         FILE *tokens = open_file(argv[1], c->name, "tokens");

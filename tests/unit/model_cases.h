@@ -151,7 +151,7 @@ static inline void model_data_init(model_data *d, const model_case *c, model_siz
 {
     *d = (model_data){.what = c};
     ptb_model_shape shape = model_shape(c, size);
-    assert_int_equal(ptb_layout_init(&d->layout, &shape), PTB_OK);
+    assert_int_equal(ptb_layout_init(&d->layout, &shape, NULL), PTB_OK);
     d->rows = batch * (size_t)shape.sequence;
     d->inputs = reference_integers(d->rows);
     d->targets = reference_integers(d->rows);

@@ -37,7 +37,7 @@ typedef struct {
 static inline void model_case_init(model_case *c, const ptb_model_shape *shape, size_t batch)
 {
     *c = (model_case){.batch = batch, .rows = batch * (size_t)shape->sequence};
-    assert_int_equal(ptb_layout_init(&c->layout, shape), PTB_OK);
+    assert_int_equal(ptb_layout_init(&c->layout, shape, NULL), PTB_OK);
     size_t count = MICROBATCHES * c->rows;
     c->inputs = calloc(count, sizeof *c->inputs);
     c->targets = calloc(count, sizeof *c->targets);

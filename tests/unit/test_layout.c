@@ -19,7 +19,7 @@ static void test_presets(void **state)
     for (size_t i = 0; ptb_preset_at(i); i++) {
         const ptb_preset *preset = ptb_preset_at(i);
         ptb_layout l;
-        assert_int_equal(ptb_layout_init(&l, &preset->shape), PTB_OK);
+        assert_int_equal(ptb_layout_init(&l, &preset->shape, NULL), PTB_OK);
         if (preset->parameters && l.parameters != preset->parameters)
             fail_msg("%s has %zu parameters, published are %zu", preset->name, l.parameters,
                      (size_t)preset->parameters);
@@ -74,7 +74,7 @@ static void test_units(void **state)
 {
     (void)state;
     ptb_layout l;
-    assert_int_equal(ptb_layout_init(&l, &ptb_preset_find("gpt2-124m")->shape), PTB_OK);
+    assert_int_equal(ptb_layout_init(&l, &ptb_preset_find("gpt2-124m")->shape, NULL), PTB_OK);
     assert_int_equal(l.units, 14);
     check_units(&l);
     check_tensor(&l.unit[1], PTB_BLOCK_QKV_WEIGHT, "qkv.weight", 1, 2304, 768);
@@ -99,7 +99,7 @@ static void test_units(void **state)
                              .expert_hidden = 9,
                              .shared_experts = 3,
                              .dense_layers = 1};
-    assert_int_equal(ptb_layout_init(&l, &shape), PTB_OK);
+    assert_int_equal(ptb_layout_init(&l, &shape, NULL), PTB_OK);
     check_units(&l);
     check_tensor(&l.unit[1], PTB_BLOCK_QKV_WEIGHT, "qkv.weight", 1, 40, 20);
     check_tensor(&l.unit[1], PTB_BLOCK_PROJECTION_WEIGHT, "projection.weight", 1, 20, 24);
@@ -126,7 +126,7 @@ static void test_fill(void **state)
     ptb_layout l;
     ptb_model_shape shape = {
         .layers = 2, .hidden = 64, .heads = 2, .sequence = 8, .vocabulary = 50, .biases = true};
-    assert_int_equal(ptb_layout_init(&l, &shape), PTB_OK);
+    assert_int_equal(ptb_layout_init(&l, &shape, NULL), PTB_OK);
     const ptb_unit *unit = &l.unit[2];
     float *values = malloc(unit->count * sizeof *values);
     ptb_layout_fill(&l, 9, 2, values);
@@ -159,7 +159,7 @@ static void test_fill_range(void **state)
     (void)state;
     ptb_layout l;
     ptb_model_shape shape = {.layers = 3, .hidden = 50, .heads = 2, .sequence = 7, .vocabulary = 801};
-    assert_int_equal(ptb_layout_init(&l, &shape), PTB_OK);
+    assert_int_equal(ptb_layout_init(&l, &shape, NULL), PTB_OK);
     float *whole = malloc(l.count * sizeof *whole), *part = malloc((l.count + 1) * sizeof *part);
     for (size_t u = 0; u < l.units; u++)
         ptb_layout_fill(&l, 4, u, whole + l.unit[u].first);
@@ -189,7 +189,7 @@ static void test_flops(void **state)
 {
     (void)state;
     ptb_layout l;
-    assert_int_equal(ptb_layout_init(&l, &ptb_preset_find("gpt2-124m")->shape), PTB_OK);
+    assert_int_equal(ptb_layout_init(&l, &ptb_preset_find("gpt2-124m")->shape, NULL), PTB_OK);
     double n = 124439808 - (50257 + 1024) * 768.0, attention = 12.0 * 768 * 1024;
     double linear = 12.0 * 12 * 768 * 768 + 768.0 * 50257;
     assert_true(fabs(ptb_layout_flops_palm(&l) - (6 * n + 12 * attention)) < 1);
@@ -199,7 +199,7 @@ static void test_flops(void **state)
     ptb_layout_release(&l);
     // Grouped heads and experts, by hand: h 2048, q = k = v = 2048, one dense block of f 10944, 27 of 6 + 2
     // experts of 1408.
-    assert_int_equal(ptb_layout_init(&l, &ptb_preset_find("deepseek-moe-16b")->shape), PTB_OK);
+    assert_int_equal(ptb_layout_init(&l, &ptb_preset_find("deepseek-moe-16b")->shape, NULL), PTB_OK);
     double blocks = 28 * 4 * 2048.0 * 2048 + 3 * 2048.0 * 10944 + 27 * 3 * 2048.0 * 8 * 1408;
     double head = 2048.0 * 102400;
     attention = 28.0 * 2048 * 4096;
@@ -208,7 +208,7 @@ static void test_flops(void **state)
     assert_true(fabs(ptb_layout_flops_palm(&l) - 6 * n - 12 * attention) < 100);
     assert_true(fabs(ptb_layout_flops_linear(&l) - 2 * (blocks + head + 27 * 64 * 2048.0)) < 100);
     ptb_layout_release(&l);
-    assert_int_equal(ptb_layout_init(&l, &ptb_preset_find("llama3-8b")->shape), PTB_OK);
+    assert_int_equal(ptb_layout_init(&l, &ptb_preset_find("llama3-8b")->shape, NULL), PTB_OK);
     blocks = 32 * (4096.0 * (4096 + 1024 + 1024) + 4096.0 * 4096 + 3 * 4096.0 * 14336);
     assert_true(
         fabs(ptb_layout_flops_megatron(&l) - 6 * (blocks + 4096.0 * 128256) - 6 * 32 * 8192.0 * 4096) < 100);
@@ -252,7 +252,7 @@ static void test_bad_shapes(void **state)
 #undef BASE
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ptb_layout l = {0};
-        if (ptb_layout_init(&l, &bad[i]) != PTB_USAGE)
+        if (ptb_layout_init(&l, &bad[i], NULL) != PTB_USAGE)
             fail_msg("bad shape %zu was not refused", i);
         assert_null(l.unit);
     }

@@ -25,7 +25,7 @@ static ptb_model_shape gpt2(int64_t layers, int64_t hidden, int64_t heads, int64
 static void case_init(gpt_case *c, ptb_model_shape shape, size_t batch)
 {
     *c = (gpt_case){.batch = batch, .tokens = batch * (size_t)shape.sequence};
-    assert_int_equal(ptb_layout_init(&c->layout, &shape), PTB_OK);
+    assert_int_equal(ptb_layout_init(&c->layout, &shape, NULL), PTB_OK);
     c->inputs = calloc(c->tokens, sizeof *c->inputs);
     c->targets = calloc(c->tokens, sizeof *c->targets);
     c->parameters = calloc(c->layout.count, sizeof *c->parameters);

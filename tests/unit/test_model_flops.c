@@ -37,7 +37,7 @@ static double flops(const ptb_model_shape *shape, ptb_recompute recompute, int64
                                .type = PTB_F32,
                                .recompute = recompute,
                                .recompute_every = every};
-    assert_int_equal(ptb_layout_init(&l, shape), PTB_OK);
+    assert_int_equal(ptb_layout_init(&l, shape, NULL), PTB_OK);
     assert_int_equal(ptb_device_open("host", 0, &config.device), PTB_OK);
     assert_int_equal(ptb_model_new(&config, &model), PTB_OK);
     double sum = ptb_model_flops(model);

@@ -149,7 +149,7 @@ static void test_closed_form(void **state)
             ptb_layout l;
             ptb_model_config config = configs[k];
             uint64_t bytes[PTB_MEMORY_COUNT];
-            assert_int_equal(ptb_layout_init(&l, &shapes[i]), PTB_OK);
+            assert_int_equal(ptb_layout_init(&l, &shapes[i], NULL), PTB_OK);
             config.kernels = &kernels;
             config.layout = &l;
             config.batch = 21;
@@ -172,7 +172,7 @@ static void test_gpt2(void **state)
     ptb_kernels kernels = {.attention_workspace = no_workspace};
     ptb_model_shape shape = {
         .layers = 48, .hidden = 1024, .heads = 16, .sequence = 256, .vocabulary = 1000, .biases = true};
-    assert_int_equal(ptb_layout_init(&l, &shape), PTB_OK);
+    assert_int_equal(ptb_layout_init(&l, &shape, NULL), PTB_OK);
     ptb_model_config config = {.kernels = &kernels, .layout = &l, .batch = 4, .threads = 1, .type = PTB_BF16};
     uint64_t bytes[PTB_MEMORY_COUNT], again[PTB_MEMORY_COUNT];
     ptb_model_memory(&config, bytes);

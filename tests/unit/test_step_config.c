@@ -180,7 +180,7 @@ static void test_positions(void **state)
     ptb_model_shape shape;
     ptb_layout layout;
     assert_int_equal(ptb_model_options_shape(&config.model, &shape), PTB_OK);
-    assert_int_equal(ptb_layout_init(&layout, &shape), PTB_OK);
+    assert_int_equal(ptb_layout_init(&layout, &shape, NULL), PTB_OK);
     assert_int_equal(layout.parameters, 124439808);
     assert_int_equal(layout.shape.sequence, 64);
     ptb_layout_release(&layout);

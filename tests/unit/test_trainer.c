@@ -177,7 +177,7 @@ static ptb_status rank_main(ptb_world *world, void *arg)
     ptb_layout layout;
     ptb_tokens *tokens;
     ptb_trace *trace;
-    PTB_TRY(ptb_layout_init(&layout, &shape));
+    PTB_TRY(ptb_layout_init(&layout, &shape, NULL));
     ptb_tokens_config source = {
         .seed = 1, .length = shape.sequence, .vocabulary = shape.vocabulary, .pack = s->pack};
     PTB_TRY(ptb_tokens_open(&source, &tokens));
