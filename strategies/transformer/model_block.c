@@ -7,7 +7,7 @@
 
 ptb_attention_shape ptb_block_attention_shape(const ptb_model_config *config)
 {
-    const ptb_model_shape *s = &config->layout->shape;
+    const ptb_model_shape *s = &config->layout->local;
     size_t stride = (size_t)((s->heads + 2 * s->kv_heads) * s->head_width);
     return (ptb_attention_shape){
         .batch = (size_t)config->batch,
@@ -22,6 +22,7 @@ ptb_attention_shape ptb_block_attention_shape(const ptb_model_config *config)
         .scale = 1 / sqrtf((float)s->head_width),
         .type = config->type,
         .dropout_rate = (float)s->dropout,
+        .dropout_head = config->layout->first_head,
         .total_length = (size_t)s->sequence,
     };
 }
@@ -40,7 +41,7 @@ static ptb_attention_shape attention_shape(const ptb_pass *p)
 // Query and key heads of qkv, or their gradients back.
 static ptb_status rotate(const ptb_pass *p, void *qkv, bool inverse)
 {
-    const ptb_model_shape *s = &p->m->config.layout->shape;
+    const ptb_model_shape *s = &p->m->config.layout->local;
     if (s->position != PTB_ROTARY_POSITIONS)
         return PTB_OK;
     return p->k->rotary(p->stream, &(ptb_rotary){.type = p->m->config.type,
@@ -57,7 +58,7 @@ static ptb_status rotate(const ptb_pass *p, void *qkv, bool inverse)
 
 static ptb_status attend(const ptb_pass *p)
 {
-    const ptb_model_shape *s = &p->m->config.layout->shape;
+    const ptb_model_shape *s = &p->m->config.layout->local;
     ptb_block_state *b = p->state;
     size_t key = p->m->w.attention, value = key + (size_t)(s->kv_heads * s->head_width);
     return p->k->attention(p->stream, &(ptb_attention){.shape = attention_shape(p),
@@ -70,7 +71,7 @@ static ptb_status attend(const ptb_pass *p)
 
 static ptb_status attend_backward(const ptb_pass *p, const void *d_attention)
 {
-    const ptb_model_shape *s = &p->m->config.layout->shape;
+    const ptb_model_shape *s = &p->m->config.layout->local;
     ptb_block_state *b = p->state;
     void *d_qkv = p->g->d_qkv;
     size_t key = p->m->w.attention, value = key + (size_t)(s->kv_heads * s->head_width);

@@ -1,9 +1,9 @@
 // Shared by the files of the model: what it holds, and the steps that its units have in common. A new kind of
 // block is a file beside model_block.c and model_mixture.c, its buffers in model_memory.c.
 //
-// Widths: N rows of a microbatch, C hidden, A = heads * head_width, Q = (heads + 2 kv_heads) * head_width,
-// F feed_forward, G = 2 for SwiGLU, else 1; mixture of experts: E experts, K top_k, S slots that choices
-// take, f expert_hidden, s = shared_experts * f.
+// Widths, of this rank's part of the model (layout.h, `local`): N rows of a microbatch, C hidden, A = heads *
+// head_width, Q = (heads + 2 kv_heads) * head_width, F feed_forward, G = 2 for SwiGLU, else 1; mixture of
+// experts: E experts, K top_k, S slots that choices take, f expert_hidden, s = shared_experts * f.
 #ifndef PTB_STRATEGIES_TRANSFORMER_MODEL_INTERNAL_H
 #define PTB_STRATEGIES_TRANSFORMER_MODEL_INTERNAL_H
 

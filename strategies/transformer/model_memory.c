@@ -48,13 +48,14 @@ static size_t largest(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static void add_mixture_widths(ptb_model_widths *w, const ptb_model_shape *s, size_t gates)
+static void add_mixture_widths(ptb_model_widths *w, const ptb_layout *layout, size_t gates)
 {
+    const ptb_model_shape *s = &layout->shape;
     w->experts = (size_t)s->experts;
     w->top_k = (size_t)s->top_k;
-    w->expert_activated = (size_t)s->expert_hidden;
+    w->expert_activated = (size_t)layout->local.expert_hidden;
     w->expert_up = gates * w->expert_activated;
-    w->shared_activated = (size_t)(s->shared_experts * s->expert_hidden);
+    w->shared_activated = layout->shared_width;
     w->shared_up = gates * w->shared_activated;
     size_t choices = w->rows * w->top_k;
     w->slots = choices;
@@ -80,7 +81,7 @@ size_t ptb_model_logits_stride(size_t vocabulary)
 
 ptb_model_widths ptb_model_widths_of(const ptb_model_config *config)
 {
-    const ptb_model_shape *s = &config->layout->shape;
+    const ptb_model_shape *s = &config->layout->local;
     size_t gates = s->activation == PTB_SWIGLU ? 2 : 1, rows = (size_t)(config->batch * s->sequence);
     ptb_model_widths w = {.rows = rows,
                           .hidden = (size_t)s->hidden,
@@ -93,7 +94,7 @@ ptb_model_widths ptb_model_widths_of(const ptb_model_config *config)
                           .logits_stride = ptb_model_logits_stride((size_t)s->vocabulary),
                           .element = ptb_dtype_size(config->type)};
     if (s->experts)
-        add_mixture_widths(&w, s, gates);
+        add_mixture_widths(&w, config->layout, gates);
     size_t asked = (size_t)config->loss_rows;
     w.loss_rows = !asked ? ptb_model_loss_rows(config->kernels, rows) : asked < rows ? asked : rows;
     return w;
