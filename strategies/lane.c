@@ -20,7 +20,8 @@ ptb_status ptb_lane_init(ptb_lane *lane, ptb_comm *comm, ptb_axis axis, ptb_time
                        .rank = comm->rank,
                        .size = comm->size,
                        .compute = compute,
-                       .stream = stream};
+                       .stream = stream,
+                       .number = -1};
     PTB_TRY(ptb_event_new(stream->device, &lane->forked));
     return ptb_event_new(stream->device, &lane->joined);
 }
@@ -58,7 +59,7 @@ static ptb_span span_of(const ptb_lane *lane, ptb_span_kind kind, uint64_t bytes
                      .stream = (int16_t)lane->stream->lane,
                      .kind = (uint8_t)kind,
                      .phase = compute->phase,
-                     .unit = compute->unit,
+                     .unit = lane->number < 0 ? compute->unit : lane->number,
                      .microbatch = compute->microbatch,
                      .axis = kind == PTB_SPAN_COMM ? (int32_t)lane->axis : PTB_AXIS_NONE,
                      .bytes = bytes,
@@ -104,9 +105,9 @@ ptb_status ptb_lane_collective(ptb_lane *lane, const ptb_coll *call, const char 
     PTB_TRY(ptb_comm_collective(lane->comm, call, lane->stream));
     if (!moves)
         return PTB_OK;
-    lane->calls++;
-    lane->collective_bytes += bytes;
-    lane->volume_bytes += volume_of(lane, call);
+    lane->moved.calls++;
+    lane->moved.bytes[call->kind] += bytes;
+    lane->moved.volume_bytes += volume_of(lane, call);
     return ptb_mark_close(&lane->mark, lane->compute->trace, lane->stream);
 }
 
@@ -141,8 +142,9 @@ ptb_status ptb_lane_exchange(ptb_lane *lane, const ptb_lane_message *messages, s
     ptb_status ended = lane->comm->ops->group_end(lane->comm, lane->stream);
     PTB_TRY(status);
     PTB_TRY(ended);
-    lane->calls++;
-    lane->volume_bytes += (double)bytes;
+    lane->moved.calls++;
+    lane->moved.message_bytes += bytes;
+    lane->moved.volume_bytes += (double)bytes;
     return ptb_mark_close(&lane->mark, lane->compute->trace, lane->stream);
 }
 

@@ -19,6 +19,14 @@
 typedef enum { PTB_AXIS_NONE, PTB_AXIS_DP, PTB_AXIS_TP, PTB_AXIS_PP, PTB_AXIS_CP, PTB_AXIS_EP } ptb_axis;
 const char *ptb_axis_name(ptb_axis axis); // "dp"
 
+// What a lane has moved.
+typedef struct {
+    uint64_t calls;
+    uint64_t bytes[PTB_COLL_COUNT]; // S of the collectives by kind, summed
+    uint64_t message_bytes;         // sent in messages
+    double volume_bytes;            // of all
+} ptb_lane_moved;
+
 typedef struct {
     ptb_comm *comm; // outlives the lane
     ptb_axis axis;
@@ -27,9 +35,9 @@ typedef struct {
     ptb_stream *stream; // another one than compute's
     ptb_mark mark;
     ptb_event *forked, *joined;
+    int number; // of what is communicated (a bucket), as the spans' unit; -1: they have compute's
     // Since the lane was made.
-    uint64_t calls, collective_bytes; // S of the collectives, summed
-    double volume_bytes;
+    ptb_lane_moved moved;
 } ptb_lane;
 
 // Takes no ownership but of two events.

@@ -9,6 +9,7 @@
 #include "strategies/step_memory.h"
 #include "strategies/step_metrics.h"
 #include "strategies/step_profile.h"
+#include "strategies/step_verify.h"
 #include "strategies/trainer.h"
 
 #include <inttypes.h>
@@ -125,7 +126,7 @@ struct ptb_bench_run {
     ptb_trainer *trainer;
     ptb_step_breakdown *breakdown;
     ptb_step_memory memory;
-    uint64_t hash, hashed_steps; // of the parameters after so many steps; 0 steps: not known yet
+    ptb_step_hashes hashes; // of the parameters
 };
 
 // USAGE when the list is longer than there is room for.
@@ -416,74 +417,10 @@ static ptb_status step_iterate(ptb_bench_run *run, uint64_t n)
     return PTB_OK;
 }
 
-static double mean(const double *values, size_t count)
-{
-    double sum = 0;
-    for (size_t i = 0; i < count; i++)
-        sum += values[i];
-    return count ? sum / (double)count : NAN;
-}
-
-// Every loss finite. On the built-in text, which has structure to learn (a user's file may have none), with a
-// learning rate and at least 8 steps, also the last quarter's mean below the first step's.
-static void check_losses(const ptb_bench_run *run, ptb_verdict *verdict)
-{
-    const ptb_trainer *t = run->trainer;
-    size_t steps = (size_t)t->steps;
-    for (size_t i = 0; i < steps; i++) {
-        verdict->checked++;
-        if (isfinite(t->losses[i]))
-            continue;
-        if (!verdict->wrong++)
-            snprintf(verdict->detail, sizeof verdict->detail, "step %zu: wanted a finite loss, got %g", i,
-                     t->losses[i]);
-    }
-    bool is_generated = !run->config->data || !*run->config->data;
-    if (verdict->wrong || steps < 8 || run->config->rate == 0 || !is_generated)
-        return;
-    double last = mean(t->losses + steps - steps / 4, steps / 4);
-    verdict->checked++;
-    if (last < t->losses[0])
-        return;
-    verdict->wrong++;
-    snprintf(verdict->detail, sizeof verdict->detail,
-             "loss did not fall: %g at step 0, %g on average over the last %zu of %zu steps (where --lr is "
-             "not too large, a defect)",
-             t->losses[0], last, steps / 4, steps);
-}
-
-static ptb_status hash_parameters(ptb_bench_run *run, uint64_t *hash)
-{
-    ptb_data *data = run->trainer->data;
-    if (!run->hashed_steps || run->hashed_steps != run->trainer->steps)
-        PTB_TRY(data->ops->hash(data, &run->hash));
-    run->hashed_steps = run->trainer->steps;
-    *hash = run->hash;
-    return PTB_OK;
-}
-
 static ptb_status step_verify(ptb_bench_run *run, ptb_verdict *verdict)
 {
-    ptb_world *world = run->env.world;
-    *verdict = (ptb_verdict){.done = true};
-    check_losses(run, verdict);
-    uint64_t mine = 0, *all = calloc((size_t)world->size, sizeof *all);
-    ptb_status status = all ? hash_parameters(run, &mine) : PTB_NO_MEMORY;
-    if (!all)
-        ptb_error("no memory for %d hashes", world->size);
-    status = ptb_world_agree(world, status);
-    if (status == PTB_OK)
-        status = world->ops->all_gather(world, &mine, sizeof mine, all);
-    if (status == PTB_OK) {
-        verdict->checked++;
-        if (mine != all[0] && !verdict->wrong++)
-            snprintf(verdict->detail, sizeof verdict->detail,
-                     "rank %d's parameters differ from rank 0's after %" PRIu64 " steps (hash %016" PRIx64
-                     ", wanted %016" PRIx64 ")",
-                     world->rank, run->trainer->steps, mine, all[0]);
-    }
-    free(all);
-    return status;
+    bool learns = (!run->config->data || !*run->config->data) && run->config->rate != 0;
+    return ptb_step_verify(run->trainer, learns, &run->hashes, verdict);
 }
 
 static ptb_status step_metrics(ptb_bench_run *run, const ptb_timing *timing, ptb_metrics *metrics)
@@ -506,12 +443,11 @@ static ptb_status step_metrics(ptb_bench_run *run, const ptb_timing *timing, ptb
 static void step_facts(ptb_bench_run *run, ptb_params *facts)
 {
     const ptb_data *data = run->trainer->data;
-    uint64_t hash;
     ptb_params_set(facts, "device", "%s", run->trainer->device->description);
     ptb_params_set(facts, "steps", "%" PRIu64, run->trainer->steps);
     ptb_params_set(facts, "peak_memory_rank", "%d", run->memory.fullest);
-    if (hash_parameters(run, &hash) == PTB_OK)
-        ptb_params_set(facts, "parameters_hash", "%016" PRIx64, hash);
+    if (run->hashes.steps == run->trainer->steps) // verified: asking for them is collective
+        ptb_params_set(facts, "parameters_hash", "%016" PRIx64, ptb_step_hash(&run->hashes));
     ptb_model_shape_facts(&run->layout.shape, facts);
     ptb_step_profile_facts(run->trainer, facts);
     data->ops->describe(run->trainer->data, facts);
@@ -553,7 +489,7 @@ static void step_finish(ptb_bench_run *run)
     run->trainer = NULL;
     run->breakdown = NULL;
     run->trace = NULL;
-    run->hashed_steps = 0;
+    run->hashes.steps = 0;
 }
 
 // On one host `host` moves gradients through shared memory alone, and communicators made for other devices

@@ -68,7 +68,7 @@ static void add_rates(const ptb_trainer *t, double step_ns, const peaks *peak, p
     double rate = (double)c->batch * (double)c->layout->shape.sequence / (step_ns * 1e-9);
     double palm = ptb_layout_flops_palm(c->layout) * rate;
     double megatron = ptb_layout_flops_megatron(c->layout) * rate;
-    double parts = (double)(c->world->size * c->micro_batches);
+    double parts = (double)(ptb_mesh_size(&c->mesh, PTB_MESH_ALL) * c->micro_batches);
     double exact = ptb_model_flops(t->model) * parts / (step_ns * 1e-9);
     ptb_metrics_add(metrics, "tokens_per_s", rate, "tokens/s", PTB_HIGHER_IS_BETTER,
                     "tokens of the global batch / median step time");
@@ -107,6 +107,35 @@ static ptb_status add_events(const ptb_trainer *t, ptb_metrics *metrics)
     return PTB_OK;
 }
 
+// What one axis moves, the loss and the norm left out.
+static double axis_volume(const ptb_trainer *t, ptb_axis axis)
+{
+    double bytes = 0;
+    for (int i = PTB_LANE_DENSE; i < PTB_LANE_COUNT; i++)
+        if (t->lanes.lane[i].axis == axis)
+            bytes += t->lanes.lane[i].moved.volume_bytes;
+    return t->steps ? bytes / (double)t->steps : NAN;
+}
+
+static void add_volumes(const ptb_trainer *t, ptb_metrics *metrics)
+{
+    static const ptb_axis axes[] = {PTB_AXIS_DP, PTB_AXIS_TP, PTB_AXIS_CP, PTB_AXIS_EP};
+    enum { AXES = sizeof axes / sizeof *axes };
+    double all = 0;
+    for (size_t i = 0; i < AXES; i++)
+        all += axis_volume(t, axes[i]);
+    ptb_metrics_add(metrics, "comm_volume", all, "bytes", PTB_LOWER_IS_BETTER,
+                    "per rank and step: sum over collectives of S x bus factor (ring-equivalent), and of "
+                    "bytes sent in messages");
+    for (size_t i = 0; i < AXES; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "comm_volume_%s", ptb_axis_name(axes[i]));
+        if (axis_volume(t, axes[i]) > 0)
+            ptb_metrics_add(metrics, name, axis_volume(t, axes[i]), "bytes", PTB_LOWER_IS_BETTER,
+                            "comm_volume of this axis of the mesh");
+    }
+}
+
 static void add_training(const ptb_trainer *t, ptb_metrics *metrics)
 {
     uint64_t last = t->steps - 1;
@@ -116,9 +145,7 @@ static void add_training(const ptb_trainer *t, ptb_metrics *metrics)
     ptb_metrics_add(metrics, "active_parameters", (double)t->config.layout->active_parameters, "",
                     PTB_NEUTRAL,
                     "weights that one token goes through: of the experts only those it is routed to");
-    ptb_metrics_add(metrics, "comm_volume", any ? t->data->wire_bytes / (double)t->steps : NAN, "bytes",
-                    PTB_LOWER_IS_BETTER,
-                    "per rank and step: sum over gradient collectives of S x bus factor (ring-equivalent)");
+    add_volumes(t, metrics);
     ptb_metrics_add(metrics, "loss_first", any ? t->losses[0] : NAN, "nats", PTB_NEUTRAL,
                     "mean cross-entropy per token of step 0's global batch");
     ptb_metrics_add(metrics, "loss_last", any ? t->losses[last] : NAN, "nats", PTB_LOWER_IS_BETTER,
@@ -136,22 +163,29 @@ ptb_status ptb_step_metrics(ptb_trainer *t, double step_ns, ptb_metrics *metrics
     return add_events(t, metrics);
 }
 
+// The word by which an algorithm's traffic is known; NULL, with the reason in t->how, when it is not.
+static const char *algorithm_of(ptb_trainer *trainer, const ptb_lane *lane, ptb_coll_kind kind,
+                                ptb_traffic *t)
+{
+    ptb_params facts = {.count = 0};
+    trainer->data->ops->describe(trainer->data, &facts);
+    return ptb_traffic_algorithm(&facts, lane->comm->world, kind, t);
+}
+
 bool ptb_step_moves(ptb_trainer *trainer, ptb_traffic *t)
 {
-    const ptb_data *data = trainer->data;
-    const ptb_comm *comm = data->env.comm;
+    const ptb_lane *lane = &trainer->lanes.lane[PTB_LANE_DENSE];
+    const ptb_comm *comm = lane->comm;
     double steps = (double)trainer->steps;
-    ptb_params facts = {.count = 0};
-    if (comm->size == 1 || steps <= 0)
+    if (comm->size < trainer->config.world->size || comm->size == 1 || steps <= 0 || !lane->moved.calls)
         return false;
     bool is_nccl = strcmp(comm->ops->plugin.name, "nccl") == 0;
     ptb_traffic_call call = {.group = comm->world,
                              .kind = PTB_ALL_REDUCE,
-                             .bytes = (double)data->collective_bytes / steps,
+                             .bytes = (double)lane->moved.bytes[PTB_ALL_REDUCE] / steps,
                              .in_rank_order = !is_nccl};
     *t = (ptb_traffic){.bytes = call.bytes, .on_gpu = is_nccl};
-    data->ops->describe(trainer->data, &facts);
-    call.algorithm = ptb_traffic_algorithm(&facts, comm->world, PTB_ALL_REDUCE, t);
+    call.algorithm = algorithm_of(trainer, lane, PTB_ALL_REDUCE, t);
     if (comm->counts_sent) {
         t->near_bytes = 0;
         t->far_bytes = (double)comm->sent.far_bytes / steps;

@@ -10,11 +10,16 @@
 
 enum { PREFETCH_DEPTH = 4 };
 
+int64_t ptb_trainer_sequences(const ptb_trainer_config *c)
+{
+    return c->batch / ptb_mesh_size(&c->mesh, PTB_MESH_DATA) / c->micro_batches;
+}
+
 static ptb_model_config model_config(const ptb_trainer_config *c)
 {
     return (ptb_model_config){.kernels = c->kernels,
                               .layout = c->layout,
-                              .batch = c->batch / c->world->size / c->micro_batches,
+                              .batch = ptb_trainer_sequences(c),
                               .threads = c->threads,
                               .type = c->type,
                               .recompute = c->recompute,
@@ -30,18 +35,38 @@ static int host_threads(const ptb_trainer_config *c)
     return share > c->threads ? share : c->threads;
 }
 
+static int lane_size(const ptb_trainer_config *c, ptb_lane_use use)
+{
+    return ptb_mesh_size(&c->mesh, ptb_lanes_axes(use, &c->mesh, c->strategy->shards));
+}
+
+static ptb_data_ranks group_ranks(const ptb_trainer_config *c, ptb_lane_use reduce, ptb_lane_use shard)
+{
+    return (ptb_data_ranks){
+        .reduce = lane_size(c, reduce),
+        .shard = lane_size(c, shard),
+        .replicate = lane_size(c, PTB_LANE_REPLICATE),
+        .place = ptb_mesh_place(&c->mesh, ptb_lanes_axes(shard, &c->mesh, c->strategy->shards))};
+}
+
 static ptb_data_env data_env(const ptb_trainer_config *c)
 {
-    return (ptb_data_env){.kernels = c->kernels,
-                          .layout = c->layout,
-                          .trace = c->trace,
-                          .optimizer = &c->optimizer,
-                          .type = c->type,
-                          .reduce_type = c->reduce_type,
-                          .seed = c->seed,
-                          .threads = host_threads(c),
-                          .bucket_bytes = c->bucket_bytes,
-                          .overlap = c->overlap};
+    bool shards = c->strategy->shards;
+    return (ptb_data_env){
+        .kernels = c->kernels,
+        .layout = c->layout,
+        .ranks = {[PTB_GROUP_DENSE] = group_ranks(c, PTB_LANE_DENSE, PTB_LANE_DENSE_SHARD),
+                  [PTB_GROUP_EXPERT] = group_ranks(c, PTB_LANE_EXPERTS, PTB_LANE_EXPERTS_SHARD)},
+        // The norm's lane has cp and shard only where there are shards.
+        .counts = {[PTB_GROUP_DENSE] = shards || !c->mesh.place[PTB_MESH_EP], [PTB_GROUP_EXPERT] = true},
+        .counts_replicated = !c->mesh.place[PTB_MESH_TP],
+        .optimizer = &c->optimizer,
+        .type = c->type,
+        .reduce_type = c->reduce_type,
+        .seed = c->seed,
+        .threads = host_threads(c),
+        .bucket_bytes = c->bucket_bytes,
+        .overlap = c->overlap};
 }
 
 void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_COUNT])
@@ -49,7 +74,7 @@ void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_C
     ptb_model_config model = model_config(c);
     ptb_data_env env = data_env(c);
     ptb_model_memory(&model, bytes);
-    c->strategy->memory(&env, c->world->size, bytes);
+    c->strategy->memory(&env, bytes);
     bytes[PTB_MEMORY_OPTIMIZER] += sizeof(ptb_update) + sizeof(double);
     bytes[PTB_MEMORY_COMMUNICATION] += sizeof(double); // the loss
     bytes[PTB_MEMORY_WORKSPACE] += c->kernels->stream_workspace(c->threads);
@@ -102,13 +127,13 @@ static ptb_status make_records(ptb_trainer *t)
 static ptb_status start_prefetch(ptb_trainer *t)
 {
     const ptb_trainer_config *c = &t->config;
-    uint64_t mine = (uint64_t)(c->batch / c->world->size);
+    uint64_t mine = (uint64_t)(ptb_trainer_sequences(c) * c->micro_batches);
     ptb_prefetch_config config = {.tokens = c->tokens,
                                   .device = t->device,
                                   .length = (size_t)c->layout->shape.sequence,
                                   .pack = c->packed,
                                   .batch = (uint64_t)c->batch,
-                                  .first = (uint64_t)c->world->rank * mine,
+                                  .first = (uint64_t)ptb_mesh_place(&c->mesh, PTB_MESH_DATA) * mine,
                                   .mine = mine,
                                   .depth = PREFETCH_DEPTH};
     return ptb_prefetch_start(&config, &t->prefetch);
@@ -139,11 +164,12 @@ static ptb_status make_local(ptb_trainer *t)
         PTB_TRY(ptb_capture_open(c->device, c->trace, &t->capture));
     PTB_TRY(ptb_stream_new(t->device, PTB_STREAM_WORKER, PTB_LANE_COMPUTE, &t->compute));
     PTB_TRY(ptb_stream_new(t->device, PTB_STREAM_URGENT, PTB_LANE_COMMUNICATION, &t->communication));
-    PTB_TRY(ptb_event_new(t->device, &t->loss_ready));
+    t->timeline = (ptb_timeline){.trace = c->trace, .stream = t->compute};
     PTB_TRY(ptb_event_new(t->device, &t->joined));
     ptb_model_config model = model_config(c);
     model.device = t->device;
     model.stream = t->compute;
+    model.timeline = &t->timeline;
     model.on_phase.call = ptb_trainer_phase;
     model.on_phase.context = t;
     t->rows = (size_t)(model.batch * c->layout->shape.sequence);
@@ -162,37 +188,64 @@ static ptb_status make_local(ptb_trainer *t)
 
 static ptb_status check_collective(ptb_trainer *t, char *reason)
 {
+    ptb_comm *comm = t->lanes.lane[PTB_LANE_DENSE].comm;
     ptb_coll gradients = {.kind = PTB_ALL_REDUCE,
                           .count = t->config.layout->count,
                           .dtype = t->config.reduce_type,
                           .op = PTB_SUM};
     ptb_coll loss = {.kind = PTB_ALL_REDUCE, .count = 1, .dtype = PTB_F64, .op = PTB_SUM};
-    if (t->comm->size == 1)
+    if (comm->size == 1)
         return PTB_OK;
-    bool can = t->comm->ops->supports(t->comm, &gradients, true, reason) &&
-               t->comm->ops->supports(t->comm, &loss, true, reason);
+    bool can =
+        comm->ops->supports(comm, &gradients, true, reason) && comm->ops->supports(comm, &loss, true, reason);
     return can ? PTB_OK : PTB_SKIPPED;
+}
+
+static ptb_status make_lanes(ptb_trainer *t)
+{
+    const ptb_trainer_config *c = &t->config;
+    ptb_lanes_config config = {.world = c->world,
+                               .mesh = &c->mesh,
+                               .shards = c->strategy->shards,
+                               .device = t->device,
+                               .timeline = &t->timeline,
+                               .communication = t->communication,
+                               .comm = c->comm,
+                               .config = &c->comm_config};
+    return ptb_lanes_init(&t->lanes, &config);
+}
+
+static ptb_status open_data(ptb_trainer *t)
+{
+    ptb_data_env env = data_env(&t->config);
+    ptb_lane *lane = t->lanes.lane;
+    env.device = t->device;
+    env.compute = t->compute;
+    env.timeline = &t->timeline;
+    env.reduce[PTB_GROUP_DENSE] = &lane[PTB_LANE_DENSE];
+    env.reduce[PTB_GROUP_EXPERT] = &lane[PTB_LANE_EXPERTS];
+    env.shard[PTB_GROUP_DENSE] = &lane[PTB_LANE_DENSE_SHARD];
+    env.shard[PTB_GROUP_EXPERT] = &lane[PTB_LANE_EXPERTS_SHARD];
+    env.replicate[PTB_GROUP_DENSE] = env.replicate[PTB_GROUP_EXPERT] = &lane[PTB_LANE_REPLICATE];
+    env.norm = &lane[PTB_LANE_NORM];
+    env.update = t->update;
+    env.sum_squares = t->sum_squares;
+    return t->config.strategy->open(&env, &t->data);
 }
 
 static ptb_status make_shared(ptb_trainer *t, char *reason)
 {
     const ptb_trainer_config *c = &t->config;
-    PTB_TRY(ptb_world_agree(c->world, ptb_comm_open(c->comm, c->world, &c->comm_config, &t->comm)));
+    PTB_TRY(make_lanes(t));
     PTB_TRY(ptb_world_agree(c->world, check_collective(t, reason)));
     void *loss = NULL;
-    ptb_status status = t->comm->ops->alloc(t->comm, sizeof *t->loss, &loss);
+    ptb_comm *comm = t->lanes.lane[PTB_LANE_LOSS].comm;
+    ptb_status status = comm->ops->alloc(comm, sizeof *t->loss, &loss);
     t->loss = status == PTB_OK ? loss : NULL;
     if (status == PTB_OK)
         ptb_data_account(t->device, PTB_MEMORY_COMMUNICATION, sizeof *t->loss);
     PTB_TRY(ptb_world_agree(c->world, status));
-    ptb_data_env env = data_env(c);
-    env.device = t->device;
-    env.comm = t->comm;
-    env.compute = t->compute;
-    env.communication = t->communication;
-    env.update = t->update;
-    env.sum_squares = t->sum_squares;
-    PTB_TRY(ptb_world_agree(c->world, c->strategy->open(&env, &t->data)));
+    PTB_TRY(ptb_world_agree(c->world, open_data(t)));
     PTB_TRY(ptb_world_agree(c->world, start_prefetch(t)));
     return ptb_world_agree(c->world, ptb_stream_sync(t->compute));
 }
@@ -211,7 +264,11 @@ ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_t
         return status;
     }
     t->config = *config;
-    status = ptb_device_open_local(config->device, config->world, config->share_gpu, &t->device);
+    if (!config->mesh.size[0])
+        status = ptb_mesh_init(&t->config.mesh, &(ptb_mesh_sizes){.tp = 0}, config->world->size,
+                               config->world->rank);
+    if (status == PTB_OK)
+        status = ptb_device_open_local(config->device, config->world, config->share_gpu, &t->device);
     // Before any rank allocates: what one has taken is not available to the others.
     if (status == PTB_OK)
         status = ptb_world_agree(config->world, check_memory(t));
@@ -239,20 +296,22 @@ void ptb_trainer_free(ptb_trainer *t)
         (void)ptb_stream_sync(t->compute);
     if (t->communication)
         (void)ptb_stream_sync(t->communication);
+    for (int i = PTB_LANE_TP; i <= PTB_LANE_EP; i++)
+        if (t->lanes.stream[i])
+            (void)ptb_stream_sync(t->lanes.stream[i]);
     ptb_graph_free(t->graph);
     ptb_prefetch_stop(t->prefetch);
     if (t->data)
         t->data->ops->close(t->data);
     if (t->loss)
-        t->comm->ops->free(t->comm, t->loss);
-    ptb_comm_close(t->comm);
+        t->lanes.lane[PTB_LANE_LOSS].comm->ops->free(t->lanes.lane[PTB_LANE_LOSS].comm, t->loss);
+    ptb_lanes_release(&t->lanes);
     ptb_model_free(t->model);
     ptb_device_free(t->device, t->sum_squares);
     ptb_device_free(t->device, t->update);
     ptb_device_free_host(t->device, t->shared);
     ptb_device_free_host(t->device, t->input);
     ptb_event_free(t->joined);
-    ptb_event_free(t->loss_ready);
     ptb_stream_free(t->communication);
     ptb_stream_free(t->compute);
     ptb_capture_close(t->capture);

@@ -5,18 +5,16 @@
 
 #include "profiler/capture.h"
 #include "strategies/data/data.h"
-#include "strategies/mark.h"
 #include "strategies/prefetch.h"
-
-// Lanes of the spans.
-enum { PTB_LANE_MAIN, PTB_LANE_COMPUTE, PTB_LANE_COMMUNICATION };
+#include "strategies/trainer_lanes.h"
 
 typedef struct {
     ptb_world *world;
     ptb_trace *trace; // NULL: no spans
     const ptb_data_parallel *strategy;
     const ptb_kernels *kernels;
-    const ptb_layout *layout;
+    ptb_mesh mesh;            // sizes of 0: all ranks are data-parallel
+    const ptb_layout *layout; // cut as the mesh says
     const ptb_tokens *tokens;
     const char *device; // registered name
     bool share_gpu;     // ranks may have the same GPU
@@ -26,7 +24,7 @@ typedef struct {
     ptb_dtype type;        // compute type: parameters in use and activations; master weights stay f32
     bool tf32;             // f32 products through TF32
     ptb_dtype reduce_type; // of the gradients while they are reduced
-    int64_t batch;         // sequences of the global batch; divides by ranks x micro_batches
+    int64_t batch;         // sequences of the global batch; divides by data-parallel ranks x micro_batches
     int64_t micro_batches; // of a rank's part of it, one after the other; their gradients add up
     ptb_recompute recompute;
     int64_t recompute_every;
@@ -52,10 +50,10 @@ typedef struct {
     ptb_device *device;
     ptb_capture *capture; // of the device's work; NULL: its streams record their spans themselves
     ptb_stream *compute, *communication;
-    ptb_comm *comm;
+    ptb_timeline timeline; // of compute
+    ptb_lanes lanes;
     ptb_model *model;
     ptb_data *data;
-    ptb_event *loss_ready;
     double *loss;        // device memory, from the communicator
     ptb_update *update;  // device memory
     double *sum_squares; // device memory: of the gradient
@@ -67,10 +65,9 @@ typedef struct {
     int32_t *input; /* [2, or 3 when packed, tokens of the batch], host memory */
     ptb_graph *graph;
     ptb_event *joined;
-    uint64_t graph_counted, graph_collective_bytes; // of the recorded step
-    double graph_wire_bytes;
-    // The span of compute that is open while a step is enqueued.
-    ptb_mark compute_mark, loss_mark; // of the two streams
+    uint64_t graph_counted; // of the recorded step
+    ptb_lane_moved graph_moved[PTB_LANE_COUNT];
+    // Of the span of compute that is open while a step is enqueued.
     ptb_phase phase;
     int unit, micro_batch;
     // What happened so far.
@@ -92,6 +89,8 @@ ptb_status ptb_trainer_step(ptb_trainer *trainer);
 // Told by the model while a step is enqueued: the open span ends, one of `phase` begins. context: the
 // trainer.
 ptb_status ptb_trainer_phase(void *context, ptb_phase phase);
+// Sequences of a microbatch on a rank.
+int64_t ptb_trainer_sequences(const ptb_trainer_config *config);
 // Bytes a rank needs, by category.
 void ptb_trainer_memory(const ptb_trainer_config *config, uint64_t bytes[PTB_MEMORY_COUNT]);
 

@@ -36,12 +36,12 @@ static ptb_status open_span(ptb_trainer *t, ptb_phase phase, int unit)
     ptb_span s = span(t, PTB_SPAN_COMPUTE, phase, PTB_LANE_COMPUTE, unit, name);
     t->phase = phase;
     t->unit = unit;
-    return ptb_mark_open(&t->compute_mark, t->config.trace, t->compute, &s);
+    return ptb_timeline_open(&t->timeline, &s);
 }
 
 static ptb_status close_span(ptb_trainer *t)
 {
-    return ptb_mark_close(&t->compute_mark, t->config.trace, t->compute);
+    return ptb_timeline_close(&t->timeline);
 }
 
 ptb_status ptb_trainer_phase(void *context, ptb_phase phase)
@@ -59,20 +59,21 @@ static ptb_status begin_microbatch(ptb_trainer *t)
     const ptb_trainer_config *c = &t->config;
     const ptb_prefetch_batch *batch = &t->batch;
     size_t at = (size_t)t->micro_batch * t->rows, bytes = t->rows * sizeof *batch->inputs;
-    uint64_t sequences = (uint64_t)(c->batch / c->world->size / c->micro_batches);
-    uint64_t microbatch = (uint64_t)(c->world->rank * c->micro_batches + t->micro_batch);
+    uint64_t sequences = (uint64_t)ptb_trainer_sequences(c);
+    int64_t first = ptb_mesh_place(&c->mesh, PTB_MESH_DATA) * c->micro_batches;
+    uint64_t microbatch = (uint64_t)(first + t->micro_batch);
     ptb_microbatch place = {.step = t->steps,
                             .sequence = microbatch * sequences,
                             .scale = 1 / (double)batch->counted,
                             .share = (double)sequences / (double)c->batch,
                             .factor = c->optimizer.dynamic ? &t->update->loss_scale : NULL};
     ptb_span s = span(t, PTB_SPAN_COPY, PTB_PHASE_FORWARD, PTB_LANE_COMPUTE, -1, "batch");
-    PTB_TRY(ptb_mark_open(&t->compute_mark, c->trace, t->compute, &s));
+    PTB_TRY(ptb_timeline_open(&t->timeline, &s));
     PTB_TRY(ptb_stream_copy(t->compute, ptb_model_inputs(t->model, 0), batch->inputs + at, bytes));
     PTB_TRY(ptb_stream_copy(t->compute, ptb_model_targets(t->model, 0), batch->targets + at, bytes));
     if (c->packed)
         PTB_TRY(ptb_stream_copy(t->compute, ptb_model_starts(t->model, 0), batch->start + at, bytes));
-    PTB_TRY(ptb_mark_close(&t->compute_mark, c->trace, t->compute));
+    PTB_TRY(ptb_timeline_close(&t->timeline));
     return ptb_model_begin(t->model, 0, &place);
 }
 
@@ -97,24 +98,17 @@ static ptb_status forward(ptb_trainer *t)
 // The mean loss of the global batch; with overlap on its way while backward computes.
 static ptb_status reduce_loss(ptb_trainer *t)
 {
-    PTB_TRY(ptb_event_record(t->loss_ready, t->compute));
-    PTB_TRY(ptb_event_wait(t->communication, t->loss_ready));
-    if (t->comm->size > 1) {
-        ptb_mark *mark = &t->loss_mark;
-        ptb_span s = span(t, PTB_SPAN_COMM, PTB_PHASE_FORWARD, PTB_LANE_COMMUNICATION, -1, "all_reduce.loss");
-        s.axis = 1;
-        s.bytes = sizeof *t->loss;
-        PTB_TRY(ptb_mark_open(mark, t->config.trace, t->communication, &s));
-        ptb_coll call = {.kind = PTB_ALL_REDUCE,
-                         .send = t->loss,
-                         .recv = t->loss,
-                         .count = 1,
-                         .dtype = PTB_F64,
-                         .op = PTB_SUM};
-        PTB_TRY(ptb_comm_collective(t->comm, &call, t->communication));
-        PTB_TRY(ptb_mark_close(mark, t->config.trace, t->communication));
-    }
-    return ptb_stream_copy(t->communication, &t->shared->loss, t->loss, sizeof *t->loss);
+    ptb_lane *lane = &t->lanes.lane[PTB_LANE_LOSS];
+    ptb_coll call = {.kind = PTB_ALL_REDUCE,
+                     .send = t->loss,
+                     .recv = t->loss,
+                     .count = 1,
+                     .dtype = PTB_F64,
+                     .op = PTB_SUM};
+    PTB_TRY(ptb_lane_fork(lane));
+    if (lane->size > 1)
+        PTB_TRY(ptb_lane_collective(lane, &call, "all_reduce.loss"));
+    return ptb_stream_copy(lane->stream, &t->shared->loss, t->loss, sizeof *t->loss);
 }
 
 static ptb_status tell_ready(void *context, size_t unit, size_t first)
@@ -123,19 +117,20 @@ static ptb_status tell_ready(void *context, size_t unit, size_t first)
     return data->ops->gradient_ready(data, unit, first);
 }
 
-// Gradients are complete with the last microbatch; before it nobody is told.
+// Gradients add up and are complete with the last microbatch, before which nobody is told; or a strategy
+// takes each microbatch's.
 static ptb_status backward(ptb_trainer *t)
 {
     const ptb_data_parallel *ops = t->data->ops;
-    bool is_last = t->micro_batch + 1 == t->config.micro_batches;
+    bool is_last = t->micro_batch + 1 == t->config.micro_batches, each = ops->every_microbatch;
     ptb_gradient_ready ready = {tell_ready, t->data};
     for (size_t u = t->config.layout->units; u-- > 0;) {
         ptb_unit_memory memory;
         PTB_TRY(ops->before_backward(t->data, u));
         ops->unit_memory(t->data, u, &memory);
         PTB_TRY(open_span(t, PTB_PHASE_BACKWARD, (int)u));
-        PTB_TRY(ptb_model_backward(t->model, 0, u, &memory, PTB_BACKWARD_BOTH, t->micro_batch > 0,
-                                   is_last ? &ready : NULL));
+        PTB_TRY(ptb_model_backward(t->model, 0, u, &memory, PTB_BACKWARD_BOTH, t->micro_batch > 0 && !each,
+                                   is_last || each ? &ready : NULL));
         PTB_TRY(close_span(t));
         PTB_TRY(ops->after_backward(t->data, u));
     }
@@ -186,15 +181,35 @@ static ptb_status enqueue(ptb_trainer *t)
 // back to the stream that it began on.
 static ptb_status join(ptb_trainer *t)
 {
-    PTB_TRY(ptb_event_record(t->joined, t->communication));
-    return ptb_event_wait(t->compute, t->joined);
+    for (int i = PTB_LANE_COMMUNICATION; i <= PTB_LANE_EP; i++) {
+        PTB_TRY(ptb_event_record(t->joined, t->lanes.stream[i]));
+        PTB_TRY(ptb_event_wait(t->compute, t->joined));
+    }
+    return PTB_OK;
+}
+
+// A launch moves what was recorded.
+static void add_moved(ptb_trainer *t)
+{
+    for (int i = 0; i < PTB_LANE_COUNT; i++) {
+        ptb_lane_moved *to = &t->lanes.lane[i].moved;
+        const ptb_lane_moved *step = &t->graph_moved[i];
+        to->calls += step->calls;
+        to->message_bytes += step->message_bytes;
+        to->volume_bytes += step->volume_bytes;
+        for (int k = 0; k < PTB_COLL_COUNT; k++)
+            to->bytes[k] += step->bytes[k];
+    }
 }
 
 static ptb_status record_graph(ptb_trainer *t)
 {
-    ptb_data *data = t->data;
-    uint64_t collective_bytes = data->collective_bytes;
-    double wire_bytes = data->wire_bytes;
+    // The launches count, not the recording: lanes count from 0 meanwhile.
+    ptb_lane_moved before[PTB_LANE_COUNT];
+    for (int i = 0; i < PTB_LANE_COUNT; i++) {
+        before[i] = t->lanes.lane[i].moved;
+        t->lanes.lane[i].moved = (ptb_lane_moved){.calls = 0};
+    }
     PTB_TRY(ptb_graph_begin(t->compute));
     ptb_status status = enqueue(t);
     if (status == PTB_OK)
@@ -202,12 +217,11 @@ static ptb_status record_graph(ptb_trainer *t)
     ptb_status ended = ptb_graph_end(t->compute, &t->graph);
     PTB_TRY(status);
     PTB_TRY(ended);
-    // The launches count, not the recording.
     t->graph_counted = t->batch.counted;
-    t->graph_collective_bytes = data->collective_bytes - collective_bytes;
-    t->graph_wire_bytes = data->wire_bytes - wire_bytes;
-    data->collective_bytes = collective_bytes;
-    data->wire_bytes = wire_bytes;
+    for (int i = 0; i < PTB_LANE_COUNT; i++) {
+        t->graph_moved[i] = t->lanes.lane[i].moved;
+        t->lanes.lane[i].moved = before[i];
+    }
     return PTB_OK;
 }
 
@@ -219,8 +233,7 @@ static ptb_status launch_graph(ptb_trainer *t)
                   t->steps, t->batch.counted, t->graph_counted);
         return PTB_UNSUPPORTED;
     }
-    t->data->collective_bytes += t->graph_collective_bytes;
-    t->data->wire_bytes += t->graph_wire_bytes;
+    add_moved(t);
     return ptb_graph_launch(t->graph, t->compute);
 }
 
@@ -258,6 +271,16 @@ static void record_step(ptb_trainer *t)
     t->steps++;
 }
 
+static ptb_status sync_lanes(ptb_trainer *t)
+{
+    ptb_status worst = PTB_OK;
+    for (int i = PTB_LANE_COMMUNICATION; i <= PTB_LANE_EP; i++) {
+        ptb_status status = ptb_stream_sync(t->lanes.stream[i]);
+        worst = worst == PTB_OK ? status : worst;
+    }
+    return worst;
+}
+
 ptb_status ptb_trainer_step(ptb_trainer *t)
 {
     if (t->steps == t->config.max_steps) {
@@ -273,7 +296,7 @@ ptb_status ptb_trainer_step(ptb_trainer *t)
     if (t->config.graph)
         place_batch(t);
     PTB_TRY(run_step(t));
-    ptb_status computed = ptb_stream_sync(t->compute), communicated = ptb_stream_sync(t->communication);
+    ptb_status computed = ptb_stream_sync(t->compute), communicated = sync_lanes(t);
     frame.end_ns = ptb_clock_ns();
     ptb_trace_record(t->config.trace, &frame);
     record_step(t);

@@ -3,6 +3,8 @@
 
 #include "core/random.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 // Two pieces of host memory that copies pass without staging: one is copied while the host is busy with the
@@ -46,30 +48,52 @@ static size_t piece_count(size_t count, size_t first)
     return count - first < PIECE ? count - first : PIECE;
 }
 
-static ptb_status fill_pieces(const ptb_data_env *e, staging *s, float *parameters)
+static ptb_status fill_pieces(const ptb_data_env *e, staging *s, size_t begin, size_t count,
+                              float *parameters)
 {
-    size_t count = e->layout->count;
     for (size_t first = 0, number = 0; first < count; first += PIECE, number++) {
         size_t n = piece_count(count, first), at = number % PIECES;
         PTB_TRY(ptb_event_sync(s->copied[at])); // its last copy has read it
-        ptb_layout_fill_range(e->layout, e->seed, first, n, e->threads, s->memory[at]);
+        ptb_layout_fill_range(e->layout, e->seed, begin + first, n, e->threads, s->memory[at]);
         PTB_TRY(ptb_stream_copy(e->compute, parameters + first, s->memory[at], n * sizeof(float)));
         PTB_TRY(ptb_event_record(s->copied[at], e->compute));
     }
     return PTB_OK;
 }
 
-ptb_status ptb_data_fill(const ptb_data_env *e, float *parameters)
+ptb_status ptb_data_fill(const ptb_data_env *e, size_t first, size_t count, float *parameters)
 {
     staging s;
-    PTB_TRY(staging_init(&s, e->device, e->layout->count));
-    ptb_status status = fill_pieces(e, &s, parameters), synced = ptb_stream_sync(e->compute);
+    PTB_TRY(staging_init(&s, e->device, count));
+    ptb_status status = fill_pieces(e, &s, first, count, parameters), synced = ptb_stream_sync(e->compute);
     staging_release(&s);
     return status != PTB_OK ? status : synced;
 }
 
+// The three kinds of tensors that different ranks have the same of; a unit's follow each other in this order.
+enum { CUT, REPLICATED, EXPERTS, KINDS };
+
+typedef struct {
+    size_t first, end; // of the index space
+    int kind;
+} stretch;
+
+// The stretch of one kind that element `at` is in; past the end of a unit comes the next.
+static stretch stretch_at(const ptb_layout *layout, size_t at)
+{
+    const ptb_unit *u = &layout->unit[ptb_layout_unit_at(layout, at)];
+    size_t ends[KINDS] = {u->replicated_first, u->group[PTB_GROUP_EXPERT].first, u->count};
+    size_t first = 0;
+    for (int kind = 0; kind < KINDS; kind++) {
+        if (at - u->first < ends[kind])
+            return (stretch){u->first + first, u->first + ends[kind], kind};
+        first = ends[kind];
+    }
+    return (stretch){at, u->first + u->count, CUT};
+}
+
 // A sum, so that pieces can be summed in any order.
-static uint64_t hash_piece(const float *values, uint64_t first, size_t count)
+static uint64_t hash_values(const float *values, uint64_t first, size_t count)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < count; i++) {
@@ -80,42 +104,159 @@ static uint64_t hash_piece(const float *values, uint64_t first, size_t count)
     return sum;
 }
 
-static ptb_status copy_piece(const ptb_data_env *e, staging *s, const float *values, size_t count,
-                             size_t number)
+static void hash_piece(const ptb_layout *layout, const float *values, size_t first, size_t count,
+                       uint64_t sums[KINDS])
+{
+    for (size_t at = first; at < first + count;) {
+        stretch s = stretch_at(layout, at);
+        size_t n = s.end < first + count ? s.end - at : first + count - at;
+        sums[s.kind] += hash_values(values + (at - first), at, n);
+        at += n;
+    }
+}
+
+static ptb_status copy_piece(const ptb_data_env *e, staging *s, const ptb_data_part *part, size_t number)
 {
     size_t first = number * PIECE, at = number % PIECES;
-    if (first >= count)
+    if (first >= part->count)
         return PTB_OK;
-    PTB_TRY(ptb_stream_copy(e->compute, s->memory[at], values + first,
-                            piece_count(count, first) * sizeof(float)));
+    PTB_TRY(ptb_stream_copy(e->compute, s->memory[at], part->values + first,
+                            piece_count(part->count, first) * sizeof(float)));
     return ptb_event_record(s->copied[at], e->compute);
 }
 
-static ptb_status hash_pieces(const ptb_data_env *e, staging *s, const float *values, size_t count,
-                              uint64_t *hash)
+static ptb_status hash_part(const ptb_data_env *e, staging *s, const ptb_data_part *part,
+                            uint64_t sums[KINDS])
 {
-    uint64_t sum = count;
-    PTB_TRY(copy_piece(e, s, values, count, 0));
-    for (size_t first = 0, number = 0; first < count; first += PIECE, number++) {
-        PTB_TRY(copy_piece(e, s, values, count, number + 1));
+    PTB_TRY(copy_piece(e, s, part, 0));
+    for (size_t first = 0, number = 0; first < part->count; first += PIECE, number++) {
+        PTB_TRY(copy_piece(e, s, part, number + 1));
         PTB_TRY(ptb_event_sync(s->copied[number % PIECES]));
-        sum += hash_piece(s->memory[number % PIECES], first, piece_count(count, first));
+        hash_piece(e->layout, s->memory[number % PIECES], part->first + first,
+                   piece_count(part->count, first), sums);
     }
-    *hash = ptb_random_mix(sum);
     return PTB_OK;
 }
 
-ptb_status ptb_data_hash(const ptb_data_env *e, const float *values, size_t count, uint64_t *hash)
+static ptb_status hash_parts(ptb_data *d, uint64_t sums[KINDS])
 {
     staging s;
-    uint64_t got = 0;
-    PTB_TRY(staging_init(&s, e->device, count));
-    ptb_status status = hash_pieces(e, &s, values, count, &got), synced = ptb_stream_sync(e->compute);
+    ptb_data_part part;
+    ptb_status status = staging_init(&s, d->env.device, d->env.layout->count);
+    if (status != PTB_OK)
+        return status;
+    for (size_t i = 0; status == PTB_OK && d->ops->part(d, PTB_DATA_PARAMETERS, i, &part); i++)
+        status = hash_part(&d->env, &s, &part, sums);
+    ptb_status synced = ptb_stream_sync(d->env.compute);
     staging_release(&s);
+    return status != PTB_OK ? status : synced;
+}
+
+// The sum over the ranks of a world of sums[0..count).
+static ptb_status add_up(ptb_world *world, uint64_t *sums, size_t count, ptb_status mine)
+{
+    uint64_t *all = calloc((size_t)world->size * count, sizeof *all);
+    ptb_status status = ptb_world_agree(world, mine != PTB_OK ? mine : all ? PTB_OK : PTB_NO_MEMORY);
+    if (status == PTB_OK)
+        status = ptb_world_all_gather(world, sums, count * sizeof *sums, all);
+    for (size_t i = 0; status == PTB_OK && i < count; i++) {
+        sums[i] = 0;
+        for (size_t r = 0; r < (size_t)world->size; r++)
+            sums[i] += all[r * count + i];
+    }
+    free(all);
+    return status;
+}
+
+ptb_status ptb_data_hash(ptb_data *d, ptb_data_hashes *hashes)
+{
+    uint64_t sums[KINDS] = {0};
+    ptb_status status = hash_parts(d, sums);
+    if (d->ops->shards) {
+        ptb_lane *const *shard = d->env.shard;
+        PTB_TRY(add_up(shard[PTB_GROUP_DENSE]->comm->world, &sums[CUT], 2, status));
+        status = add_up(shard[PTB_GROUP_EXPERT]->comm->world, &sums[EXPERTS], 1, PTB_OK);
+    }
     PTB_TRY(status);
-    PTB_TRY(synced);
-    *hash = got;
+    *hashes = (ptb_data_hashes){.cut = ptb_random_mix(sums[CUT] + d->env.layout->count),
+                                .replicated = ptb_random_mix(sums[REPLICATED]),
+                                .experts = ptb_random_mix(sums[EXPERTS])};
     return PTB_OK;
+}
+
+void ptb_data_squares_begin(ptb_data *d)
+{
+    d->squares_begun = false;
+}
+
+static bool counts(const ptb_data_env *e, int kind)
+{
+    if (kind == EXPERTS)
+        return e->counts[PTB_GROUP_EXPERT];
+    return e->counts[PTB_GROUP_DENSE] && (kind == CUT || e->counts_replicated);
+}
+
+static ptb_status add_range(ptb_data *d, const float *gradients, size_t count)
+{
+    const ptb_data_env *e = &d->env;
+    ptb_sum_squares args = {
+        .sum = e->sum_squares, .values = gradients, .count = count, .accumulate = d->squares_begun};
+    d->squares_begun = true;
+    return e->kernels->sum_squares(e->compute, &args);
+}
+
+// Stretches that follow each other and count are one call.
+ptb_status ptb_data_squares_add(ptb_data *d, size_t first, size_t count, const float *gradients)
+{
+    size_t from = first, at = first, end = first + count;
+    while (at < end) {
+        stretch s = stretch_at(d->env.layout, at);
+        size_t next = s.end < end ? s.end : end;
+        if (!counts(&d->env, s.kind)) {
+            if (at > from)
+                PTB_TRY(add_range(d, gradients + (from - first), at - from));
+            from = next;
+        }
+        at = next;
+    }
+    return at > from ? add_range(d, gradients + (from - first), at - from) : PTB_OK;
+}
+
+ptb_status ptb_data_squares_end(ptb_data *d)
+{
+    const ptb_data_env *e = &d->env;
+    if (!d->squares_begun)
+        PTB_TRY(ptb_stream_set(e->compute, e->sum_squares, 0, sizeof *e->sum_squares));
+    if (e->norm->size == 1)
+        return PTB_OK;
+    ptb_coll call = {.kind = PTB_ALL_REDUCE,
+                     .send = e->sum_squares,
+                     .recv = e->sum_squares,
+                     .count = 1,
+                     .dtype = PTB_F64,
+                     .op = PTB_SUM};
+    return ptb_lane_now(e->norm, &call, "all_reduce.norm");
+}
+
+ptb_status ptb_data_alloc_shared(const ptb_data_env *e, ptb_lane *lane, ptb_memory category, size_t bytes,
+                                 void **memory)
+{
+    ptb_comm *comm = lane->comm;
+    ptb_status mine = comm->ops->alloc(comm, bytes, memory);
+    if (mine == PTB_OK)
+        ptb_data_account(e->device, category, (int64_t)bytes);
+    else
+        *memory = NULL;
+    return ptb_world_agree(comm->world, mine);
+}
+
+void ptb_data_release_shared(const ptb_data_env *e, ptb_lane *lane, ptb_memory category, size_t bytes,
+                             void *memory)
+{
+    if (!memory)
+        return;
+    lane->comm->ops->free(lane->comm, memory);
+    ptb_data_account(e->device, category, -(int64_t)bytes);
 }
 
 void ptb_data_account(ptb_device *device, ptb_memory category, int64_t bytes)
@@ -123,4 +264,22 @@ void ptb_data_account(ptb_device *device, ptb_memory category, int64_t bytes)
     device->used_bytes[category] += (uint64_t)bytes;
     if (device->used_bytes[category] > device->peak_bytes[category])
         device->peak_bytes[category] = device->used_bytes[category];
+}
+
+ptb_status ptb_data_span_open(ptb_data *d, int unit, const char *name)
+{
+    ptb_timeline *timeline = d->env.timeline;
+    ptb_span span = timeline->span;
+    span.kind = PTB_SPAN_OPTIMIZER;
+    span.phase = PTB_PHASE_OPTIMIZER;
+    span.unit = unit;
+    span.microbatch = -1;
+    span.correlation = d->step;
+    snprintf(span.name, sizeof span.name, "%s", name);
+    return ptb_timeline_open(timeline, &span);
+}
+
+ptb_status ptb_data_span_close(ptb_data *d)
+{
+    return ptb_timeline_close(d->env.timeline);
 }

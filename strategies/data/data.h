@@ -1,25 +1,45 @@
 // Data parallelism: who owns parameters, gradients and optimizer state, and what happens around a unit. A
-// strategy's hooks are called while a step is enqueued; they enqueue too and never wait. Strategies: ddp
-// (this folder; later zero1, zero2, fsdp, async). Add one by adding strategies/data/X.c.
+// strategy's hooks are called while a step is enqueued; they enqueue too and never wait. Add a strategy by
+// adding strategies/data/X.c.
 //
 // Order of calls in a step: begin_step; for each microbatch for units ascending before_forward,
-// after_forward, then for units descending before_backward, gradient_ready (in the last microbatch; once or
-// more, falling `first`, the last time 0), after_backward; optimize.
+// after_forward, then for units descending before_backward, gradient_ready (where the strategy wants it: in
+// every microbatch or in the last one; once or more, falling `first`, the last time 0), after_backward;
+// optimize.
+//
+// Gradients of dense tensors are summed over the ranks of cp, ep, shard and replicate, those of experts,
+// whole ones of which every ep rank has its own, over cp, shard and replicate (strategies/mesh.h). A group's
+// shards are cut over the same axes without replicate.
 #ifndef PTB_STRATEGIES_DATA_DATA_H
 #define PTB_STRATEGIES_DATA_DATA_H
 
-#include "collectives/comm.h"
 #include "core/trace.h"
+#include "strategies/lane.h"
 #include "strategies/optimizer.h"
 #include "strategies/transformer/model.h"
 
+// Of one reduction group.
+typedef struct {
+    int reduce;    // ranks that its gradients are summed over: shard x replicate
+    int shard;     // of them, those that shards are cut over
+    int replicate; // copies of each shard
+    int place;     // of this rank among `shard`
+} ptb_data_ranks;
+
 typedef struct {
     ptb_device *device;
-    ptb_comm *comm; // over the data-parallel ranks
-    ptb_stream *compute, *communication;
+    ptb_stream *compute;
+    ptb_timeline *timeline; // of compute
+    // By group; over as many ranks as `ranks` says. All have one stream, so what they do keeps its order.
+    ptb_lane *reduce[PTB_GROUP_COUNT], *shard[PTB_GROUP_COUNT], *replicate[PTB_GROUP_COUNT];
+    ptb_data_ranks ranks[PTB_GROUP_COUNT];
+    // Over all ranks that hold different parts of the gradient once it is reduced; what of its own this rank
+    // counts there, so that every parameter is counted once: by group, and tensors that are replicated over
+    // tp.
+    ptb_lane *norm;
+    bool counts[PTB_GROUP_COUNT], counts_replicated;
     const ptb_kernels *kernels;
     const ptb_layout *layout;
-    ptb_trace *trace; // NULL: no spans
     const ptb_optimizer *optimizer;
     ptb_dtype type;        // of the parameters that units compute with
     ptb_dtype reduce_type; // of gradients while they are reduced
@@ -28,19 +48,32 @@ typedef struct {
     uint64_t seed;         // of the initial weights
     int threads;           // processor threads that may make them
     uint64_t bucket_bytes; // gradients reduced in one call, at most
-    bool overlap;          // reduce while backward still computes
+    bool overlap;          // communicate while compute goes on
 } ptb_data_env;
 
 typedef struct ptb_data ptb_data;
 
+// A contiguous part of the index space that a rank holds: master parameters, or the gradient as the optimizer
+// used it last (times the loss scale; before clipping).
+typedef enum { PTB_DATA_PARAMETERS, PTB_DATA_GRADIENTS } ptb_data_what;
+typedef struct {
+    size_t first, count;
+    const float *values; /* [count], device memory */
+} ptb_data_part;
+
 typedef struct {
     ptb_plugin plugin;
+    bool shards;           // parts of parameters, gradients or optimizer state are cut over the ranks `shard`
+    bool every_microbatch; // wants gradient_ready in every microbatch, whose gradients do not add up then
+    // What a step costs, for `ptbench list strategies`: memory a parameter and volume a step, in words and
+    // FACTS.md's letters.
+    const char *memory_form, *volume_form;
     // Allocates; parameters get their initial values. Collective.
     ptb_status (*open)(const ptb_data_env *env, ptb_data **data);
     void (*close)(ptb_data *data); // collective
-    // Bytes that open will allocate on a rank of `ranks`, added to bytes[] by category. Of env only settings
-    // are read: layout, optimizer, types, bucket_bytes.
-    void (*memory)(const ptb_data_env *env, int ranks, uint64_t bytes[PTB_MEMORY_COUNT]);
+    // Bytes that open will allocate on a rank, added to bytes[] by category. Of env only settings are read:
+    // layout, optimizer, types, ranks, bucket_bytes, overlap.
+    void (*memory)(const ptb_data_env *env, uint64_t bytes[PTB_MEMORY_COUNT]);
     // Valid between before_ and after_ of the unit.
     void (*unit_memory)(ptb_data *data, size_t unit, ptb_unit_memory *memory);
     ptb_status (*begin_step)(ptb_data *data, uint64_t step);
@@ -52,9 +85,8 @@ typedef struct {
     ptb_status (*after_backward)(ptb_data *data, size_t unit);
     // Reduced gradients to new parameters; the next step's forward, enqueued after it, sees them.
     ptb_status (*optimize)(ptb_data *data);
-    // Hash of the parameters that this rank holds whole; equal on all ranks when the strategy works. Streams
-    // idle.
-    ptb_status (*hash)(ptb_data *data, uint64_t *hash);
+    // Part i of what this rank holds, in ascending order; false: there are no more. Streams idle.
+    bool (*part)(ptb_data *data, ptb_data_what what, size_t i, ptb_data_part *part);
     // What really ran.
     void (*describe)(ptb_data *data, ptb_params *facts);
 } ptb_data_parallel;
@@ -64,18 +96,40 @@ struct ptb_data {
     const ptb_data_parallel *ops;
     ptb_data_env env;
     uint64_t step;
-    uint64_t collective_bytes; // S of every collective enqueued so far (FACTS.md's S), summed
-    double wire_bytes;         // S x bus factor, summed: what a bandwidth-optimal algorithm sends per rank
+    bool squares_begun; // of this step's gradient
 };
 
-// Counts memory that came from the communicator in the device's ledger; a negative number of bytes takes it
+// Counts memory that came from a communicator in the device's ledger; a negative number of bytes takes it
 // out.
 void ptb_data_account(ptb_device *device, ptb_memory category, int64_t bytes);
-// Device memory gets the initial values of the index space, made on the host in pieces that are copied while
-// the next is made. Complete on return.
-ptb_status ptb_data_fill(const ptb_data_env *env, float *parameters /* [layout.count], device */);
-// Hash of device memory, by the bits of each float and its place, copied to the host in pieces. Streams idle.
-ptb_status ptb_data_hash(const ptb_data_env *env, const float *values /* [count], device */, size_t count,
-                         uint64_t *hash);
+// Memory from the lane's communicator, counted. Collective over it: all ranks try, and all know whether the
+// others came through. release: NULL is allowed.
+ptb_status ptb_data_alloc_shared(const ptb_data_env *env, ptb_lane *lane, ptb_memory category, size_t bytes,
+                                 void **memory);
+void ptb_data_release_shared(const ptb_data_env *env, ptb_lane *lane, ptb_memory category, size_t bytes,
+                             void *memory);
+// Device memory gets the initial values of [first, first + count) of the index space, made on the host in
+// pieces that are copied while the next is made. Complete on return.
+ptb_status ptb_data_fill(const ptb_data_env *env, size_t first, size_t count,
+                         float *parameters /* [count], device */);
+
+// The sum of squares of a step's gradient, over all ranks, into env.sum_squares: begin, add what this rank
+// has of it, a range of the index space at a time, end. Enqueued on compute.
+void ptb_data_squares_begin(ptb_data *data);
+ptb_status ptb_data_squares_add(ptb_data *data, size_t first, size_t count,
+                                const float *gradients /* [count] */);
+ptb_status ptb_data_squares_end(ptb_data *data);
+
+// Hashes of the parameters, by the bits of each float and its place in the index space: equal on all ranks
+// that hold the same. Collective over the shard lanes; streams idle.
+typedef struct {
+    uint64_t cut;        // dense ones; with tp = 1 all of them
+    uint64_t replicated; // dense ones that all ranks of tp have
+    uint64_t experts;
+} ptb_data_hashes;
+ptb_status ptb_data_hash(ptb_data *data, ptb_data_hashes *hashes);
+// Opens and closes a span of optimizer work on compute.
+ptb_status ptb_data_span_open(ptb_data *data, int unit, const char *name);
+ptb_status ptb_data_span_close(ptb_data *data);
 
 #endif

@@ -334,7 +334,7 @@ static void fill_unit(const ptb_layout *layout, uint64_t seed, size_t unit, size
     }
 }
 
-static size_t unit_at(const ptb_layout *layout, size_t element)
+size_t ptb_layout_unit_at(const ptb_layout *layout, size_t element)
 {
     size_t low = 0, high = layout->units - 1;
     while (low < high) {
@@ -350,7 +350,8 @@ static size_t unit_at(const ptb_layout *layout, size_t element)
 static void fill_piece(const ptb_layout *layout, uint64_t seed, size_t first, size_t count, float *values)
 {
     memset(values, 0, count * sizeof *values); // padding
-    for (size_t u = unit_at(layout, first); u < layout->units && layout->unit[u].first < first + count; u++)
+    for (size_t u = ptb_layout_unit_at(layout, first);
+         u < layout->units && layout->unit[u].first < first + count; u++)
         fill_unit(layout, seed, u, first, first + count, values);
 }
 

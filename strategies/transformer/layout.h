@@ -148,6 +148,8 @@ typedef struct {
 // USAGE, with the arithmetic, when the shape makes no model, or none that can be cut so. cut NULL: all of it.
 ptb_status ptb_layout_init(ptb_layout *layout, const ptb_model_shape *shape, const ptb_layout_cut *cut);
 void ptb_layout_release(ptb_layout *layout);
+// The unit that has this element of the index space.
+size_t ptb_layout_unit_at(const ptb_layout *layout, size_t element);
 static inline size_t ptb_tensor_count(const ptb_tensor *tensor)
 {
     return tensor->matrices * tensor->rows * tensor->columns;

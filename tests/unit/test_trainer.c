@@ -71,7 +71,9 @@ static ptb_status train(ptb_world *world, training *run, ptb_trainer *t)
     if (!ledger_holds(t)) // nothing was allocated since
         return PTB_WRONG;
     memcpy(run->losses[rank], t->losses, sizeof run->losses[rank]);
-    PTB_TRY(t->data->ops->hash(t->data, &run->hash[rank]));
+    ptb_data_hashes hashes;
+    PTB_TRY(ptb_data_hash(t->data, &hashes));
+    run->hash[rank] = hashes.cut;
     size_t count;
     const ptb_span *spans = ptb_trace_spans(t->config.trace, &count, NULL);
     PTB_TRY(ptb_overlap_measure(spans, count, NULL, &run->overlapped[rank]));
@@ -81,8 +83,8 @@ static ptb_status train(ptb_world *world, training *run, ptb_trainer *t)
         memcpy(run->rates, t->rates, sizeof run->rates);
         ptb_trainer_memory(&t->config, run->bytes);
         run->update = t->shared->update;
-        run->collective_bytes = t->data->collective_bytes;
-        run->wire_bytes = t->data->wire_bytes;
+        run->collective_bytes = t->lanes.lane[PTB_LANE_DENSE].moved.bytes[PTB_ALL_REDUCE];
+        run->wire_bytes = t->lanes.lane[PTB_LANE_DENSE].moved.volume_bytes;
         run->elements = t->config.layout->count;
     }
     return PTB_OK;
