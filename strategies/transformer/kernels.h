@@ -272,19 +272,22 @@ typedef struct {
 // probability). Each row's top_k experts, largest probability first, the smaller index first among equals;
 // weights are the probabilities, divided by their sum when normalise. Choices are put in order of expert,
 // then row: slot [row, k] is the place of a choice in that order. capacity > 0: an expert takes its first
-// `capacity` choices in order of row; the others have slot -1 and contribute nothing. At most PTB_EXPERTS_MAX
-// experts and 2^31 - 1 choices.
+// `capacity` choices in order of row; the others have slot -1 and contribute nothing. With `part` too (the
+// experts of a rank), slots are cut into blocks of part * capacity, and a part's choices begin at its block.
+// At most PTB_EXPERTS_MAX experts and 2^31 - 1 choices.
 enum { PTB_EXPERTS_MAX = 1024 };
 typedef struct {
     float *probabilities; /* [rows, experts]; may be logits */
     int32_t *expert;      /* [rows, top_k] */
     float *weight;        /* [rows, top_k] */
     int32_t *slot;        /* [rows, top_k] */
-    int32_t *offsets;     /* [experts + 1], of the slots */
+    int32_t *offsets;     /* [experts + 1], of the slots; with gaps between parts */
     int32_t *counts;      /* [experts]: choices before capacity */
+    int64_t *tally;       /* [2, experts]: += choices, += those that capacity left; NULL: none */
     double *loss;         /* [1]: += scale * balance loss; NULL: none */
     const float *logits;  /* [rows, experts] */
     size_t rows, experts, top_k, capacity;
+    size_t part;           // divides experts; 0: slots have no gaps
     double balance, scale; // coefficient; share of this call in the mean over the global batch
     bool normalise;
 } ptb_route;
@@ -346,6 +349,25 @@ typedef struct {
     size_t rows, top_k, width;
     ptb_dtype type;
 } ptb_combine_gradient;
+
+// Experts on several ranks: where elements that come from `sources` ranks go in order of this rank's experts
+// [first, first + local), then of source, then as they come from there. Without `slot`, elements are rows of
+// these experts alone (first = 0, local = experts), which each source gives in order of expert. With it, they
+// are all choices of each source, slots as ptb_route gave them without `part`; weights come along. Source s
+// has elements [s * block, (s + 1) * block), of which rows fill only as many as its counts say; block 0: rows
+// follow each other without gaps, `elements` in all. What a source has of counts, slot and weight begins
+// `stride` elements after what the source before has.
+typedef struct {
+    int32_t *place;        /* [elements]: -1 where there is no row, or an expert of another rank */
+    int32_t *offsets;      /* [local + 1], of the places */
+    float *weights;        /* [elements]: the weights, side by side; NULL: none */
+    const int32_t *slot;   /* [sources, block]; NULL: rows */
+    const float *weight;   /* [sources, block]; NULL: none */
+    const int32_t *counts; /* [sources, experts], before capacity */
+    size_t sources, elements, block, stride;
+    size_t experts, first, local;
+    size_t capacity; // of a source for each expert, as in ptb_route
+} ptb_expert_order;
 
 // ---- optimizer
 
@@ -432,6 +454,7 @@ typedef struct {
     X(dispatch_gradient, ptb_dispatch_gradient)                                                              \
     X(combine, ptb_combine)                                                                                  \
     X(combine_gradient, ptb_combine_gradient)                                                                \
+    X(expert_order, ptb_expert_order)                                                                        \
     X(sum_squares, ptb_sum_squares)                                                                          \
     X(update_begin, ptb_update_begin)                                                                        \
     X(adamw, ptb_adamw)                                                                                      \

@@ -239,6 +239,24 @@ template <typename N> __device__ __forceinline__ N ptb_warp_sum(N value)
     return value;
 }
 
+// values[i] becomes the sum of values[0..i); returns that of all, to all lanes. By one warp.
+static __device__ __forceinline__ int ptb_warp_scan(int32_t *values /* [count] */, size_t count)
+{
+    unsigned lane = threadIdx.x % 32;
+    int total = 0;
+    for (size_t first = 0; first < count; first += 32) {
+        int value = first + lane < count ? values[first + lane] : 0, inclusive = value;
+        for (unsigned distance = 1; distance < 32; distance *= 2) {
+            int other = __shfl_up_sync(0xffffffffu, inclusive, distance);
+            inclusive += lane >= distance ? other : 0;
+        }
+        if (first + lane < count)
+            values[first + lane] = total + inclusive - value;
+        total += __shfl_sync(0xffffffffu, inclusive, 31);
+    }
+    return total;
+}
+
 static __device__ __forceinline__ float ptb_warp_max(float value)
 {
 #pragma unroll

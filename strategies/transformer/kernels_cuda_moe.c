@@ -1,5 +1,5 @@
-// Mixture of experts of the back-end `cuda`; what runs on the device is in kernels_cuda_moe.cu and
-// kernels_cuda_route.cu.
+// Mixture of experts of the back-end `cuda`; what runs on the device is in kernels_cuda_moe.cu,
+// kernels_cuda_route.cu and kernels_cuda_experts.cu.
 #include "strategies/transformer/kernels_cuda_internal.h"
 #include "strategies/transformer/route.h"
 
@@ -21,5 +21,12 @@ ptb_status ptb_cuda_route_gradient(ptb_stream *stream, const ptb_route_gradient 
 {
     PTB_TRY(ptb_route_check(args->rows, args->experts, args->top_k));
     PTB_CUDA(ptb_cuda_launch_route_gradient(ptb_cuda_stream(stream), args));
+    return PTB_OK;
+}
+
+ptb_status ptb_cuda_expert_order(ptb_stream *stream, const ptb_expert_order *args)
+{
+    PTB_TRY(ptb_route_check_experts(args->experts, args->first, args->local));
+    PTB_CUDA(ptb_cuda_launch_expert_order(ptb_cuda_stream(stream), args));
     return PTB_OK;
 }

@@ -135,24 +135,6 @@ template <int J> __global__ void __launch_bounds__(ROW_THREADS) route_rows(ptb_r
     }
 }
 
-// before[c] becomes the sum of before[0..c); returns that of all, to all lanes. By one warp.
-__device__ int scan_chunks(int32_t *before /* [chunks] */, size_t chunks)
-{
-    unsigned lane = threadIdx.x % WARP;
-    int total = 0;
-    for (size_t first = 0; first < chunks; first += WARP) {
-        int count = first + lane < chunks ? before[first + lane] : 0, inclusive = count;
-        for (unsigned distance = 1; distance < WARP; distance *= 2) {
-            int other = __shfl_up_sync(ALL, inclusive, distance);
-            inclusive += lane >= distance ? other : 0;
-        }
-        if (first + lane < chunks)
-            before[first + lane] = total + inclusive - count;
-        total += __shfl_sync(ALL, inclusive, WARP - 1);
-    }
-    return total;
-}
-
 // One block of PTB_EXPERTS_MAX threads.
 __global__ void __launch_bounds__(PTB_EXPERTS_MAX) route_offsets(ptb_route a, route_memory m, double factor)
 {
@@ -160,7 +142,7 @@ __global__ void __launch_bounds__(PTB_EXPERTS_MAX) route_offsets(ptb_route a, ro
     __shared__ double shared[WARP], dots[PTB_EXPERTS_MAX];
     unsigned warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, expert = threadIdx.x;
     for (size_t e = warp; e < a.experts; e += WARP) {
-        int total = scan_chunks(m.before + e * m.chunks, m.chunks);
+        int total = ptb_warp_scan(m.before + e * m.chunks, m.chunks);
         double sum = 0;
         for (size_t c = lane; c < m.chunks; c += WARP)
             sum += (double)m.sums[e * m.chunks + c];
@@ -170,7 +152,7 @@ __global__ void __launch_bounds__(PTB_EXPERTS_MAX) route_offsets(ptb_route a, ro
     }
     __syncthreads();
     int total = expert < a.experts ? totals[expert] : 0;
-    int kept = a.capacity && (size_t)total > a.capacity ? (int)a.capacity : total, inclusive = kept;
+    int kept = ptb_route_taken(total, a.capacity), inclusive = kept;
     for (unsigned distance = 1; distance < WARP; distance *= 2) {
         int other = __shfl_up_sync(ALL, inclusive, distance);
         inclusive += lane >= distance ? other : 0;
@@ -180,11 +162,22 @@ __global__ void __launch_bounds__(PTB_EXPERTS_MAX) route_offsets(ptb_route a, ro
     __syncthreads();
     for (unsigned w = 0; w < warp; w++)
         inclusive += warp_sums[w];
+    int offset = inclusive - kept;
+    if (a.part) { // behind the others of the part, which begins at its block
+        totals[expert] = offset;
+        __syncthreads();
+        size_t begin = expert < a.experts ? expert / a.part * a.part : 0;
+        offset += (int)(begin * a.capacity) - totals[begin];
+    }
     if (expert < a.experts) {
         a.counts[expert] = total;
-        a.offsets[expert] = inclusive - kept;
+        a.offsets[expert] = offset;
         if (expert + 1 == a.experts)
-            a.offsets[a.experts] = inclusive;
+            a.offsets[a.experts] = offset + kept;
+        if (a.tally) {
+            a.tally[expert] += total;
+            a.tally[a.experts + expert] += kept;
+        }
     }
     double dot = ptb_block_sum(expert < a.experts ? dots[expert] : 0, shared);
     if (a.loss && expert == 0)

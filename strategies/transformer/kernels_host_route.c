@@ -214,14 +214,21 @@ static void route_share(const ptb_route *a, const int32_t **counted, double *sum
                 position[e] = total;
             total += counted[t][e];
         }
+        if (a->part && e % a->part == 0)
+            used = (int32_t)(e * a->capacity);
         offsets[e] = used;
         for (size_t r = 0; r < PTB_LANES; r++)
             totals[r * a->experts + e] = (float)total;
+        int32_t taken = ptb_route_taken(total, a->capacity);
         if (thread == 0) {
             a->offsets[e] = used;
             a->counts[e] = total;
+            if (a->tally) {
+                a->tally[e] += total;
+                a->tally[a->experts + e] += taken;
+            }
         }
-        used += a->capacity && (size_t)total > a->capacity ? (int32_t)a->capacity : total;
+        used += taken;
     }
     if (thread == 0)
         a->offsets[a->experts] = used;

@@ -12,3 +12,12 @@ ptb_status ptb_route_check(size_t rows, size_t experts, size_t top_k)
               experts, top_k, rows, PTB_EXPERTS_MAX, INT32_MAX);
     return PTB_USAGE;
 }
+
+ptb_status ptb_route_check_experts(size_t experts, size_t first, size_t local)
+{
+    if (local && experts <= PTB_EXPERTS_MAX && first < experts && local <= experts - first)
+        return PTB_OK;
+    ptb_error("experts %zu to %zu of %zu: expected 1 to %d experts, and a part of them", first, first + local,
+              experts, PTB_EXPERTS_MAX);
+    return PTB_USAGE;
+}

@@ -151,7 +151,7 @@ for kernels in wgmma mma; do
         --precision bf16 --max-time 100ms --kernel attention,attention_gradient
 done
 part kernels-moe 40 kernels "${one[@]}" "${moe[@]}" --rows $moe_rows --precision bf16 --max-time 40ms \
-    --kernel route,route_gradient,dispatch,dispatch_gradient,combine,combine_gradient,matmul,matmul_input_gradient,matmul_weight_gradient
+    --kernel route,route_gradient,dispatch,dispatch_gradient,combine,combine_gradient,expert_order,matmul,matmul_input_gradient,matmul_weight_gradient
 part step-gpt2-124m 60 step "${one[@]}" "${gpt2[@]}" --batch $gpt2_batch --precision bf16 \
     --min-iters $gpt2_steps --max-iters $gpt2_steps
 part step-llama3-1b 90 step "${one[@]}" "${llama[@]}" --batch $llama_batch --precision bf16 \

@@ -8,6 +8,7 @@ typedef struct {
     size_t rows, experts, top_k, capacity;
     bool normalise;
     double balance;
+    size_t part;
 } moe_case;
 
 enum { WIDTH = 6 }; // of a row, where a test does not try others
@@ -72,6 +73,8 @@ static void route_plainly(const moe_case *c, const double *logits, double scale,
     for (size_t e = 0; e < c->experts; e++) {
         int32_t count = 0;
         double mean = 0;
+        if (c->part && e % c->part == 0)
+            next = (int32_t)(e * c->capacity);
         out->offsets[e] = next;
         for (size_t r = 0; r < c->rows; r++) {
             mean += out->probability[r * c->experts + e] / (double)c->rows;
@@ -94,7 +97,8 @@ static void route_plainly(const moe_case *c, const double *logits, double scale,
 typedef struct {
     float *probabilities, *weight;
     int32_t *expert, *slot, *offsets, *counts;
-    double *loss; /* [1] */
+    double *loss;   /* [1] */
+    int64_t *tally; /* [2, experts] */
 } routed;
 
 static void *spotted(size_t count)
@@ -114,8 +118,11 @@ static routed run_route(fixture *f, const moe_case *c, const float *logits, doub
                 spotted(choices),
                 spotted(c->experts + 1),
                 spotted(c->experts),
-                test_memory(sizeof *r.loss)};
+                test_memory(sizeof *r.loss),
+                test_memory(2 * c->experts * sizeof *r.tally)};
     *r.loss = 10;
+    for (size_t i = 0; i < 2 * c->experts; i++)
+        r.tally[i] = (int64_t)i << 40;
     if (in_place)
         memcpy(r.probabilities, logits, n * sizeof *logits);
     ptb_route args = {.probabilities = r.probabilities,
@@ -124,12 +131,14 @@ static routed run_route(fixture *f, const moe_case *c, const float *logits, doub
                       .slot = r.slot,
                       .offsets = r.offsets,
                       .counts = r.counts,
+                      .tally = r.tally,
                       .loss = r.loss,
                       .logits = in_place ? r.probabilities : logits,
                       .rows = c->rows,
                       .experts = c->experts,
                       .top_k = c->top_k,
                       .capacity = c->capacity,
+                      .part = c->part,
                       .balance = c->balance,
                       .scale = scale,
                       .normalise = c->normalise};
@@ -143,7 +152,7 @@ static routed run_route(fixture *f, const moe_case *c, const float *logits, doub
 
 static void routed_free(routed *r)
 {
-    void *all[] = {r->probabilities, r->weight, r->expert, r->slot, r->offsets, r->counts, r->loss};
+    void *all[] = {r->probabilities, r->weight, r->expert, r->slot, r->offsets, r->counts, r->loss, r->tally};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         test_memory_free(all[i]);
 }
@@ -175,6 +184,12 @@ static void check_route(fixture *f, const moe_case *c, int unpopular)
         assert_memory_equal(got.slot, wanted.slot, choices * sizeof *got.slot);
         assert_memory_equal(got.counts, wanted.counts, c->experts * sizeof *got.counts);
         assert_memory_equal(got.offsets, wanted.offsets, (c->experts + 1) * sizeof *got.offsets);
+        for (size_t e = 0; e < c->experts; e++) {
+            int64_t choices_of = wanted.counts[e], most = (int64_t)c->capacity;
+            assert_true(got.tally[e] == ((int64_t)e << 40) + choices_of);
+            assert_true(got.tally[c->experts + e] ==
+                        ((int64_t)(c->experts + e) << 40) + (most && most < choices_of ? most : choices_of));
+        }
         assert_near(got.probabilities, wanted.probability, c->rows * c->experts, 1e-6);
         assert_near(got.weight, wanted.weight, choices, 1e-6);
         assert_true(fabs(*got.loss - 10 - wanted.loss) <= 1e-6 * fabs(wanted.loss));
@@ -187,12 +202,13 @@ static void check_route(fixture *f, const moe_case *c, int unpopular)
 }
 
 static const moe_case cases[] = {
-    {1, 1, 1, 0, false, 0.1},      {5, 1, 1, 0, true, 0.1},     {7, 5, 2, 0, true, 0.01},
-    {64, 8, 2, 0, true, 0.01},     {33, 16, 4, 0, false, 1},    {50, 64, 6, 0, false, 0.001},
-    {9, 5, 5, 0, true, 0.3},       {9, 5, 5, 0, false, 0.3},    {200, 3, 1, 20, false, 0.2},
-    {300, 7, 3, 1, true, 0.2},     {400, 19, 2, 30, true, 0},   {1000, 4, 1, 0, false, 0.1},
-    {0, 4, 2, 0, false, 0.1},      {513, 130, 8, 9, true, 0.1}, {3, 1024, 8, 0, true, 0.1},
-    {700, 40, 36, 600, true, 0.1}, {3000, 6, 2, 0, true, 0.1},  {90, 300, 70, 0, false, 0.1},
+    {90, 12, 2, 9, true, 0.1, 4},     {60, 6, 3, 7, false, 0.1, 1},   {0, 4, 1, 2, true, 0.1, 2},
+    {1, 1, 1, 0, false, 0.1, 0},      {5, 1, 1, 0, true, 0.1, 0},     {7, 5, 2, 0, true, 0.01, 0},
+    {64, 8, 2, 0, true, 0.01, 0},     {33, 16, 4, 0, false, 1, 0},    {50, 64, 6, 0, false, 0.001, 0},
+    {9, 5, 5, 0, true, 0.3, 0},       {9, 5, 5, 0, false, 0.3, 0},    {200, 3, 1, 20, false, 0.2, 0},
+    {300, 7, 3, 1, true, 0.2, 0},     {400, 19, 2, 30, true, 0, 0},   {1000, 4, 1, 0, false, 0.1, 0},
+    {0, 4, 2, 0, false, 0.1, 0},      {513, 130, 8, 9, true, 0.1, 0}, {3, 1024, 8, 0, true, 0.1, 0},
+    {700, 40, 36, 600, true, 0.1, 0}, {3000, 6, 2, 0, true, 0.1, 0},  {90, 300, 70, 0, false, 0.1, 0},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -207,7 +223,7 @@ static void test_route(void **state)
 
 static void test_route_ties(void **state)
 {
-    moe_case c = {40, 9, 3, 0, false, 0};
+    moe_case c = {40, 9, 3, 0, false, 0, 0};
     float *logits = numbers(c.rows * c.experts, 1);
     for (size_t i = 0; i < c.rows * c.experts; i++)
         logits[i] = i % c.experts == 4 ? 1 : 0.25f;
@@ -265,11 +281,11 @@ static void test_route_threads(void **state)
 static void test_route_refuses(void **state)
 {
     fixture *f = *state;
-    static const moe_case bad[] = {{4, 3, 4, 0, false, 0},
-                                   {4, 3, 0, 0, false, 0},
-                                   {4, 0, 0, 0, false, 0},
-                                   {4, PTB_EXPERTS_MAX + 1, 1, 0, false, 0},
-                                   {(size_t)1 << 31, 3, 1, 0, false, 0}};
+    static const moe_case bad[] = {{4, 3, 4, 0, false, 0, 0},
+                                   {4, 3, 0, 0, false, 0, 0},
+                                   {4, 0, 0, 0, false, 0, 0},
+                                   {4, PTB_EXPERTS_MAX + 1, 1, 0, false, 0, 0},
+                                   {(size_t)1 << 31, 3, 1, 0, false, 0, 0}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ptb_route route = {.rows = bad[i].rows, .experts = bad[i].experts, .top_k = bad[i].top_k};
         ptb_route_gradient gradient = {.rows = bad[i].rows, .experts = bad[i].experts, .top_k = bad[i].top_k};
@@ -361,9 +377,10 @@ static void check_gradient(fixture *f, const moe_case *c, ptb_dtype type)
 
 static void test_route_gradient(void **state)
 {
-    static const moe_case some[] = {
-        {1, 2, 1, 0, false, 0.7}, {5, 1, 1, 0, true, 0.1}, {7, 5, 2, 0, true, 0.9}, {12, 8, 2, 2, false, 3},
-        {9, 5, 5, 0, true, 2},    {11, 18, 4, 1, true, 0}, {6, 35, 6, 0, false, 5}};
+    static const moe_case some[] = {{1, 2, 1, 0, false, 0.7, 0}, {5, 1, 1, 0, true, 0.1, 0},
+                                    {7, 5, 2, 0, true, 0.9, 0},  {12, 8, 2, 2, false, 3, 0},
+                                    {9, 5, 5, 0, true, 2, 0},    {11, 18, 4, 1, true, 0, 0},
+                                    {6, 35, 6, 0, false, 5, 0}};
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         check_gradient(*state, &some[i], PTB_F32);
         check_gradient(*state, &some[i], PTB_BF16);
