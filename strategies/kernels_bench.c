@@ -54,9 +54,9 @@ typedef struct {
     ptb_model_options model;
 } kernels_config;
 
-static const char *const layer_names[] = {"all",          "qkv",    "projection", "up",          "down",
-                                          "head",         "router", "shared_up",  "shared_down", "experts_up",
-                                          "experts_down", "block",  "embedding",  "optimizer",   NULL};
+static const char *const layer_names[] = {
+    "all",         "qkv",        "projection",   "up",    "down",      "head",      "router",    "shared_up",
+    "shared_down", "experts_up", "experts_down", "block", "embedding", "head-half", "optimizer", NULL};
 static const char *const precisions[] = {"f32", "bf16", "f16", NULL};
 
 #define FIELD(field) offsetof(kernels_config, field)

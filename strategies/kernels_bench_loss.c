@@ -66,6 +66,7 @@ static void prepare_embedding(ptb_kernel_call *c)
                        .rows = c->rows,
                        .sequence = c->sequence,
                        .width = width(c),
+                       .vocabulary = vocabulary(c),
                        .type = c->type};
     memcpy(c->arguments, &a, sizeof a);
     c->bytes = (double)((2 * count + positions) * size);
@@ -243,6 +244,141 @@ const ptb_kernel_entry ptb_kernel_entry_cross_entropy = {.places = head_places,
                                                          .absent = always,
                                                          .prepare = prepare_cross_entropy,
                                                          .verify = verify_cross_entropy};
+
+// ---- loss_statistics and loss_gradient: the second half of a vocabulary that is cut over two ranks. The
+// first half's statistics are made up, and so are all that the gradient begins from.
+
+static const char *const half_places[] = {"head-half", NULL};
+enum { STATISTICS = SUM, PARTS = 2, TOP = 4 /* no logit is larger */ };
+
+static size_t half_first(const ptb_kernel_call *c)
+{
+    return vocabulary(c) / 2;
+}
+
+static size_t half_columns(const ptb_kernel_call *c)
+{
+    return vocabulary(c) - half_first(c);
+}
+
+static size_t half_stride(const ptb_kernel_call *c)
+{
+    return ptb_model_logits_stride(half_columns(c));
+}
+
+static void prepare_loss_statistics(ptb_kernel_call *c)
+{
+    size_t rows = loss_rows(c);
+    ptb_loss_statistics a = {.statistics = ptb_call_output(c, STATISTICS, PTB_F32, 3 * rows),
+                             .logits = ptb_call_filled(c, LOGITS, PTB_F32, rows * half_stride(c), TOP, 0),
+                             .targets = make_symbols(c, rows, UNCOUNTED),
+                             .rows = rows,
+                             .vocabulary = half_columns(c),
+                             .stride = half_stride(c),
+                             .first_token = half_first(c)};
+    memcpy(c->arguments, &a, sizeof a);
+    c->bytes = (double)rows * (double)half_columns(c) * sizeof(float);
+    ptb_call_sizes(c, "%zu x %zu", rows, half_columns(c));
+}
+
+// Column of a row's target, and whether it is in this half.
+static bool has_target(const ptb_kernel_call *c, size_t row, size_t *column)
+{
+    int32_t target = ptb_call_integer(c, TOKENS, row);
+    *column = (size_t)(target < 0 ? 0 : target) - half_first(c);
+    return target >= 0 && *column < half_columns(c);
+}
+
+static void verify_loss_statistics(ptb_kernel_call *c, ptb_verdict *verdict)
+{
+    size_t rows = loss_rows(c), column;
+    for (size_t k = 0; k < SAMPLED_ROWS; k++) {
+        size_t row = ptb_call_sample(k, rows), first = row * half_stride(c);
+        double top = -INFINITY, sum = 0;
+        for (size_t i = 0; i < half_columns(c); i++)
+            top = fmax(top, (double)(float)ptb_call_value(c, LOGITS, first + i));
+        for (size_t i = 0; i < half_columns(c); i++)
+            sum += exp(ptb_call_value(c, LOGITS, first + i) - top);
+        ptb_call_expect(c, verdict, "largest logit", STATISTICS, row, (ptb_call_sum){top, 0});
+        ptb_call_expect(c, verdict, "sum", STATISTICS, rows + row, (ptb_call_sum){sum, 0});
+        if (has_target(c, row, &column))
+            ptb_call_expect(c, verdict, "target's logit", STATISTICS, 2 * rows + row,
+                            (ptb_call_sum){ptb_call_value(c, LOGITS, first + column), 0});
+    }
+}
+
+const ptb_kernel_entry ptb_kernel_entry_loss_statistics = {.places = half_places,
+                                                           .only_reads = true,
+                                                           .absent = always,
+                                                           .prepare = prepare_loss_statistics,
+                                                           .verify = verify_loss_statistics};
+
+// Of both halves: exponentials relative to TOP that sum to as many as there are columns.
+static float *make_statistics(ptb_kernel_call *c, size_t rows)
+{
+    float *statistics = malloc(PARTS * 3 * rows * sizeof *statistics);
+    if (!statistics) {
+        ptb_error("no memory for the statistics of %zu rows", rows);
+        c->status = PTB_NO_MEMORY;
+        return NULL;
+    }
+    for (size_t i = 0; i < PARTS * 3 * rows; i++) {
+        size_t which = i / rows % 3;
+        statistics[i] = which == 0 ? TOP : which == 1 ? (float)half_columns(c) / PARTS : 1;
+    }
+    float *memory = ptb_call_exact(c, STATISTICS, PTB_F32, PARTS * 3 * rows, statistics);
+    free(statistics);
+    return memory;
+}
+
+static void prepare_loss_gradient(ptb_kernel_call *c)
+{
+    size_t rows = loss_rows(c), count = rows * half_stride(c);
+    float *logits = ptb_call_filled(c, LOGITS, PTB_F32, count, TOP, 0);
+    ptb_loss_gradient a = {.logits = logits,
+                           .d_logits = c->type == PTB_F32 ? logits : ptb_call_output(c, OUT, c->type, count),
+                           .targets = make_symbols(c, rows, UNCOUNTED),
+                           .losses = ptb_call_output(c, LOSSES, PTB_F32, rows),
+                           .loss = ptb_call_output(c, LOSS, PTB_F64, 1),
+                           .rows = rows,
+                           .vocabulary = half_columns(c),
+                           .parts = PARTS,
+                           .stride = half_stride(c),
+                           .first_token = half_first(c),
+                           .scale = loss_scale(c),
+                           .type = c->type};
+    a.statistics = make_statistics(c, rows);
+    memcpy(c->arguments, &a, sizeof a);
+    c->is_changed = true;
+    c->bytes = (double)count * (double)(sizeof(float) + ptb_dtype_size(c->type));
+    ptb_call_sizes(c, "%zu x %zu", rows, half_columns(c));
+}
+
+static void verify_loss_gradient(ptb_kernel_call *c, ptb_verdict *verdict)
+{
+    double scale = loss_scale(c), lse = log((double)half_columns(c)) + TOP;
+    for (size_t k = 0; k < SAMPLED_ROWS; k++) {
+        size_t row = ptb_call_sample(k, loss_rows(c)), target = 0;
+        bool counts = ptb_call_integer(c, TOKENS, row) >= 0, is_here = has_target(c, row, &target);
+        ptb_call_expect(c, verdict, "losses", LOSSES, row, (ptb_call_sum){counts ? lse - 1 : 0, 0});
+        for (size_t s = 0; s <= SAMPLED_COLUMNS; s++) {
+            size_t column = s || !is_here ? ptb_call_sample(s, half_columns(c)) : target;
+            size_t at = row * half_stride(c) + column;
+            double d = scale * exp(ptb_call_value(c, LOGITS, at) - lse);
+            if (is_here && column == target)
+                d = scale * expm1(1 - lse); // from the loss, which the statistics say
+            ptb_call_expect(c, verdict, "d_logits", c->type == PTB_F32 ? LOGITS : OUT, at,
+                            (ptb_call_sum){counts ? d : 0, 0});
+        }
+    }
+}
+
+const ptb_kernel_entry ptb_kernel_entry_loss_gradient = {.places = half_places,
+                                                         .is_used_up = true,
+                                                         .is_typed = true,
+                                                         .absent = always,
+                                                         .prepare = prepare_loss_gradient,
+                                                         .verify = verify_loss_gradient};
 
 // ---- optimizer, over as many parameters as a block has, at most 2^24: far more than the caches hold
 

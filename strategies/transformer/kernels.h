@@ -224,18 +224,21 @@ typedef struct {
 
 // ---- embedding and loss
 
-// out = table[token] + positions[position], position = position_offset + row mod sequence - start[row]
+// out = table[token - first_token] + positions[position], position = position_offset + row mod sequence -
+// start[row]. The table may be a part of the vocabulary: tokens outside of it count as rows of zeros.
 typedef struct {
     void *out;             /* [rows, width] */
     const int32_t *tokens; /* [rows] */
     const int32_t *start;  /* [rows], NULL: 0 */
     const void *table;     /* [vocabulary, width] */
     const void *positions; /* [.., width], NULL: none (rotary) */
-    size_t rows, sequence, width;
+    size_t rows, sequence, width, vocabulary;
+    size_t first_token; // of the table
     size_t position_offset;
     ptb_dtype type;
 } ptb_embedding;
 
+// Tokens outside of the table add nothing to it.
 typedef struct {
     float *d_table;        /* [vocabulary, width] */
     float *d_positions;    /* [positions, width], NULL: none */
@@ -243,6 +246,7 @@ typedef struct {
     const int32_t *tokens; /* [rows] */
     const int32_t *start;  /* [rows], NULL: 0 */
     size_t rows, sequence, width, vocabulary, positions;
+    size_t first_token; // of the table
     size_t position_offset;
     ptb_dtype type;
     bool accumulate_table, accumulate_positions;
@@ -264,6 +268,38 @@ typedef struct {
     ptb_dtype type;
     bool accumulate; // *loss
 } ptb_cross_entropy;
+
+// The same of logits whose columns are cut over ranks: tokens [first_token, first_token + vocabulary) are
+// here. What a rank knows of a row are three numbers, from which all ranks, once they have those of each
+// other (an all-gather), know the loss, and each its part of the gradient (Shoeybi et al. 2019, section 3:
+// logits are never gathered; merging of sums that are relative to their own maximum: Milakov and Gimelshein
+// 2018).
+typedef struct {
+    float *statistics;      /* [3, rows]: the largest of a row's logits here; the sum of exp(logit - largest);
+                               the target's logit, -INFINITY where it is elsewhere or negative */
+    const float *logits;    /* [rows, vocabulary] */
+    const int32_t *targets; /* [rows], of the whole vocabulary */
+    size_t rows, vocabulary;
+    size_t stride; // elements between rows of logits; 0: vocabulary
+    size_t first_token;
+} ptb_loss_statistics;
+
+// As ptb_cross_entropy, with the statistics of all `parts` of the vocabulary, in the same order everywhere.
+typedef struct {
+    float *logits;           /* [rows, vocabulary]; destroyed */
+    void *d_logits;          /* [rows, vocabulary]; may be logits when type is f32 */
+    const float *statistics; /* [parts, 3, rows] */
+    const int32_t *targets;  /* [rows], of the whole vocabulary */
+    float *losses;           /* [rows] */
+    double *loss;            /* [1] */
+    const float *factor;     /* [1], NULL: 1 */
+    size_t rows, vocabulary, parts;
+    size_t stride; // elements between rows of logits and of d_logits; 0: vocabulary
+    size_t first_token;
+    double scale;
+    ptb_dtype type;
+    bool accumulate; // *loss
+} ptb_loss_gradient;
 
 // ---- mixture of experts
 
@@ -448,6 +484,8 @@ typedef struct {
     X(embedding, ptb_embedding)                                                                              \
     X(embedding_gradient, ptb_embedding_gradient)                                                            \
     X(cross_entropy, ptb_cross_entropy)                                                                      \
+    X(loss_statistics, ptb_loss_statistics)                                                                  \
+    X(loss_gradient, ptb_loss_gradient)                                                                      \
     X(route, ptb_route)                                                                                      \
     X(route_gradient, ptb_route_gradient)                                                                    \
     X(dispatch, ptb_dispatch)                                                                                \

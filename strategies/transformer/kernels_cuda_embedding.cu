@@ -20,7 +20,14 @@ template <typename T, bool positions> struct embedding {
     {
         packs<N> p;
         size_t row = i / a.width, column = i - row * a.width;
-        p.token = ptb_load_pack<N>((const T *)a.table + a.tokens[row] * a.width + column);
+        unsigned place = (unsigned)a.tokens[row] - (unsigned)a.first_token;
+        if (place < a.vocabulary) {
+            p.token = ptb_load_pack<N>((const T *)a.table + place * a.width + column);
+        } else {
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                p.token.at[e] = ptb_from_f32<T>(0);
+        }
         if constexpr (positions) {
             size_t position = a.position_offset + row % a.sequence - (a.start ? a.start[row] : 0);
             p.position = ptb_load_pack<N>((const T *)a.positions + position * a.width + column);
@@ -150,6 +157,7 @@ struct run_sums {
     const entry *sorted; /* [rows] */
     float *partial; /* [chunks, 2, width]: of the run that a chunk continues, and of that which it begins */
     size_t rows, width, chunk; // entries of a chunk
+    unsigned limit;            // of keys: larger ones have no row in out
     bool accumulate;           // else rows of out that are written were 0
 };
 
@@ -184,7 +192,7 @@ __global__ void __launch_bounds__(SUM_THREADS) sum_runs(run_sums s, const T *d_o
                     continue;
                 entry e = entries[i + t];
                 values[t] = ptb_load_pack<N>(d_out + (unsigned)e * s.width + column);
-                if (s.accumulate && key_of(entries[i + t + 1]) != key_of(e))
+                if (s.accumulate && key_of(entries[i + t + 1]) != key_of(e) && key_of(e) < s.limit)
                     before[t] = ptb_load_pack<N>(s.out + key_of(e) * s.width + column);
             }
 #pragma unroll
@@ -200,7 +208,8 @@ __global__ void __launch_bounds__(SUM_THREADS) sum_runs(run_sums s, const T *d_o
 #pragma unroll
                 for (int e = 0; e < N; e++)
                     sum[e] += s.accumulate && !continued ? before[t].at[e] : 0;
-                ptb_store(continued ? partial : s.out + key * s.width + column, sum);
+                if (continued || key < s.limit)
+                    ptb_store(continued ? partial : s.out + key * s.width + column, sum);
                 continued = false;
 #pragma unroll
                 for (int e = 0; e < N; e++)
@@ -221,6 +230,8 @@ __global__ void __launch_bounds__(SUM_THREADS) merge_runs(run_sums s)
         return;
     unsigned key = key_of(s.sorted[end]);
     size_t first = end - s.chunk;
+    if (key >= s.limit)
+        return;
     if (key_of(s.sorted[first]) == key && !begins(s, first))
         return; // begins further ahead
     float sum = s.partial[(2 * blockIdx.x + 1) * s.width + column];
@@ -275,7 +286,7 @@ int add_by_key(cudaStream_t stream, const ptb_embedding_gradient *a, const ptb_r
     m.sorted = m.placed + a->rows;
     size_t chunks = chunks_of(a->rows, a->width);
     run_sums s = {.out = out, .sorted = m.sorted, .partial = (float *)(m.sorted + a->rows)};
-    s.rows = a->rows, s.width = a->width, s.accumulate = accumulate;
+    s.rows = a->rows, s.width = a->width, s.accumulate = accumulate, s.limit = keys.limit;
     s.chunk = ptb_blocks(a->rows, chunks);
     chunks = ptb_blocks(a->rows, s.chunk);
     m.offsets = (unsigned *)(s.partial + chunks * 2 * a->width);

@@ -6,21 +6,29 @@
 
 #include "strategies/transformer/kernels_cuda.cuh"
 
-// A row's key: its token, or its position where there are no tokens.
+// A row's key: the row of the table that its token has, or its position where there are no tokens. Keys from
+// `limit` on are of tokens that the table does not have.
 struct ptb_row_keys {
     const int32_t *tokens, *start; /* [rows] */
     size_t rows, sequence, offset;
+    unsigned first_token, limit;
     __device__ unsigned of(size_t row) const
     {
         if (tokens)
-            return (unsigned)tokens[row];
+            return (unsigned)tokens[row] - first_token;
         return (unsigned)(offset + row % sequence - (start ? start[row] : 0));
     }
 };
 
 static inline ptb_row_keys ptb_keys_of(const ptb_embedding_gradient *a, bool tokens)
 {
-    return {tokens ? a->tokens : nullptr, a->start, a->rows, a->sequence, a->position_offset};
+    return {tokens ? a->tokens : nullptr,
+            a->start,
+            a->rows,
+            a->sequence,
+            a->position_offset,
+            (unsigned)a->first_token,
+            (unsigned)(tokens ? a->vocabulary : a->positions)};
 }
 
 extern "C" {

@@ -78,6 +78,8 @@ __device__ unsigned padded(size_t rows)
 __device__ void look_for_segment(segment &s, const key_sums &sums, const unsigned *keys, unsigned row)
 {
     unsigned lane = threadIdx.x % WARP, key = keys[row], chunk = row / CHUNK * CHUNK, run = row, mine = 0;
+    if (key >= sums.keys.limit)
+        return;
     unsigned before =
         each_member(keys, 0, chunk, key, 0, [&](unsigned, unsigned r) { run = r < run ? r : run; });
     each_member(keys, chunk, chunk + CHUNK, key, before, [&](unsigned place, unsigned r) {

@@ -5,40 +5,15 @@
 // is written, the logits of the block's next row come into the places that become free, so that memory is
 // read and written at the same time: each thread reads what it copied itself, so no barrier is needed for
 // that. Only what did not fit is read again, from the second-level cache.
-#include "strategies/transformer/kernels_cuda_each.cuh"
+#include "strategies/transformer/kernels_cuda_loss.cuh"
 #include "strategies/transformer/kernels_cuda_mma.cuh"
 
 namespace {
 
-constexpr unsigned WARP = 32, THREADS = 1024; // most of a block
-constexpr int TOGETHER = 4;                   // packs of a thread on their way at once
-constexpr int GROUPS = 4;                     // of TOGETHER packs that a thread keeps, at most
-constexpr float LOG2_E = 1.44269504f;
-constexpr size_t STATIC_SHARED = 1024; // more than the kernel's own
-
-// exp(x - top) for x <= top, 0 for very small ones; NaN where x is NaN or both are infinite.
-__device__ __forceinline__ float exp_below(float x, float top)
-{
-    return ptb_fast_exp2((x - top) * LOG2_E);
-}
-
-// The largest logit of a thread so far and the sum of exponentials relative to it. top begins finite, so that
-// logits of minus infinity count as 0.
-struct online_sum {
-    float top, sum;
-    template <int COUNT> __device__ __forceinline__ void add(const float (&x)[COUNT])
-    {
-        float before = top;
-#pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            top = fmaxf(top, x[i]);
-        if (top != before)
-            sum *= exp_below(before, top);
-#pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            sum += exp_below(x[i], top);
-    }
-};
+constexpr unsigned WARP = 32, THREADS = PTB_LOSS_THREADS; // most of a block
+constexpr int TOGETHER = 4;                               // packs of a thread on their way at once
+constexpr int GROUPS = 4;                                 // of TOGETHER packs that a thread keeps, at most
+constexpr size_t STATIC_SHARED = 1024;                    // more than the kernel's own
 
 // How a row is divided: `head` logits before the first aligned pack, `packs` of N, the rest. Thread t takes
 // packs t, t + blockDim.x, ..., and single(t) where that is not negative.
@@ -107,10 +82,10 @@ __device__ __forceinline__ void wait_for(int group)
 
 // First pass over a row: the first kept_packs packs from where they are kept, the others from memory.
 template <int N>
-__device__ online_sum read_row(const float *logits, const row_parts<N> &parts, const float *kept,
-                               unsigned kept_packs)
+__device__ ptb_online_sum read_row(const float *logits, const row_parts<N> &parts, const float *kept,
+                                   unsigned kept_packs)
 {
-    online_sum sum = {-FLT_MAX, 0};
+    ptb_online_sum sum = {-FLT_MAX, 0};
     unsigned limit = kept_packs < parts.packs ? kept_packs : parts.packs, step = blockDim.x;
     unsigned p = threadIdx.x;
 #pragma unroll
@@ -139,44 +114,11 @@ __device__ online_sum read_row(const float *logits, const row_parts<N> &parts, c
     return sum;
 }
 
-// Over the block: every thread gets the largest logit and the sum relative to it. Calls alternate between two
-// pieces of shared memory, so that one barrier a call is enough.
-struct block_sums {
-    float top[WARP];
-    double sum[WARP];
-};
-__device__ double reduce_row(const online_sum &mine, block_sums &shared, float &top)
-{
-    unsigned warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    float of_warp = ptb_warp_max(mine.top);
-    double sum = ptb_warp_sum((double)(mine.sum * exp_below(mine.top, of_warp)));
-    if (lane == 0)
-        shared.top[warp] = of_warp, shared.sum[warp] = sum;
-    __syncthreads();
-    bool any = lane < blockDim.x / WARP;
-    of_warp = any ? shared.top[lane] : -FLT_MAX;
-    top = ptb_warp_max(of_warp);
-    return ptb_warp_sum(any ? shared.sum[lane] * (double)exp_below(of_warp, top) : 0.0);
-}
-
-// What the gradient of a row is made from: share * exp(x - top).
-struct row_gradient {
-    float top, share;
-    template <typename T, int N> __device__ __forceinline__ void store(T *to, const float (&x)[N]) const
-    {
-        float d[N];
-#pragma unroll
-        for (int e = 0; e < N; e++)
-            d[e] = share * exp_below(x[e], top);
-        ptb_store<N, true>(to, d);
-    }
-};
-
 // The second pass. d_logits may be the logits: each thread reads what it writes. The kept packs are replaced
 // by those of the next row: next_packs of them, from next_from on.
 template <typename T, int N>
 __device__ void write_row(T *d_logits, const float *logits, const row_parts<N> &parts, float *kept,
-                          unsigned kept_packs, const row_gradient &g, const float *next_from,
+                          unsigned kept_packs, const ptb_row_gradient &g, const float *next_from,
                           unsigned next_packs)
 {
     unsigned limit = kept_packs < parts.packs ? kept_packs : parts.packs;
@@ -206,7 +148,7 @@ template <typename T, int N>
 __global__ void __launch_bounds__(THREADS, 1) loss_rows(ptb_cross_entropy a, unsigned kept_packs)
 {
     PTB_DYNAMIC_SHARED(float, kept); /* [kept_packs, N] */
-    __shared__ block_sums shared[2];
+    __shared__ ptb_block_sums shared[2];
     unsigned turn = 0;
     double scale = a.scale * (a.factor ? (double)*a.factor : 1);
     size_t row = blockIdx.x;
@@ -232,10 +174,10 @@ __global__ void __launch_bounds__(THREADS, 1) loss_rows(ptb_cross_entropy a, uns
         } else {
             bool is_mine = parts.is_mine((unsigned)target);
             float wanted = is_mine ? logits[target] : 0, top; // before it is written
-            online_sum mine = read_row(logits, parts, kept, kept_packs);
-            double sum = reduce_row(mine, shared[turn], top);
+            ptb_online_sum mine = read_row(logits, parts, kept, kept_packs);
+            double sum = ptb_reduce_row(mine, shared[turn], top);
             turn ^= 1;
-            row_gradient g = {top, (float)scale / (float)sum};
+            ptb_row_gradient g = {top, (float)scale / (float)sum};
             write_row(d_logits, logits, parts, kept, kept_packs, g, next_logits + next_parts.head,
                       next_packs);
             if (is_mine) { // after the thread has written it like all others
@@ -249,20 +191,6 @@ __global__ void __launch_bounds__(THREADS, 1) loss_rows(ptb_cross_entropy a, uns
         target = next_target;
         parts = next_parts;
     }
-}
-
-// *loss (+)= scale * the sum of losses, by one block in one order.
-__global__ void __launch_bounds__(THREADS)
-    sum_losses(double *loss, const float *losses /* [rows] */, size_t rows, double scale, bool accumulate)
-{
-    __shared__ double shared[WARP];
-    double sum = 0;
-#pragma unroll 4
-    for (size_t row = threadIdx.x; row < rows; row += THREADS)
-        sum += scale * (double)losses[row];
-    sum = ptb_block_sum(sum, shared);
-    if (threadIdx.x == 0)
-        *loss = sum + (accumulate ? *loss : 0);
 }
 
 // Most dynamic shared memory of a block on this device.
@@ -312,6 +240,6 @@ extern "C" int ptb_cuda_launch_cross_entropy(cudaStream_t stream, const ptb_cros
         });
     if (error != cudaSuccess)
         return error;
-    return PTB_LAUNCH(sum_losses, 1, THREADS, 0, stream, a->loss, a->losses, a->rows, a->scale,
+    return PTB_LAUNCH(ptb_sum_losses, 1, THREADS, 0, stream, a->loss, a->losses, a->rows, a->scale,
                       a->accumulate);
 }

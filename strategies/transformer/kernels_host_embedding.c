@@ -15,19 +15,32 @@ static inline size_t position_of(size_t r, size_t sequence, size_t offset, const
     return offset + r % sequence - (start ? (size_t)start[r] : 0);
 }
 
+// Row of the table that a token has; `vocabulary` or more: it is not in this part.
+static inline size_t place_of(int32_t token, size_t first_token)
+{
+    return (size_t)(uint32_t)(token - (int32_t)first_token);
+}
+
 PTB_HOST_BODY embedding_row(ptb_dtype type, const ptb_embedding *args, size_t r)
 {
     const ptb_embedding a = *args;
     size_t width = a.width, bytes = width * ptb_dtype_size(type), c = 0;
-    const char *token = (const char *)a.table + (size_t)a.tokens[r] * bytes;
+    size_t place = place_of(a.tokens[r], a.first_token);
+    bool is_here = place < a.vocabulary;
+    const char *token = (const char *)a.table + (is_here ? place * bytes : 0), *next = token;
+    const char *position = NULL;
     char *out = (char *)a.out + r * bytes;
-    if (!a.positions) {
-        memcpy(out, token, bytes);
+    if (a.positions)
+        position = (const char *)a.positions + position_of(r, a.sequence, a.position_offset, a.start) * bytes;
+    if (!is_here || !position) {
+        if (is_here || position)
+            memcpy(out, is_here ? token : position, bytes);
+        else
+            memset(out, 0, bytes);
         return;
     }
-    const char *next = r + 1 < a.rows ? (const char *)a.table + (size_t)a.tokens[r + 1] * bytes : token;
-    const char *position =
-        (const char *)a.positions + position_of(r, a.sequence, a.position_offset, a.start) * bytes;
+    if (r + 1 < a.rows && place_of(a.tokens[r + 1], a.first_token) < a.vocabulary)
+        next = (const char *)a.table + place_of(a.tokens[r + 1], a.first_token) * bytes;
     for (; c + PTB_LANES <= width; c += PTB_LANES) {
         if (c * ptb_dtype_size(type) < START_BYTES && c % ptb_host_line(type) == 0)
             ptb_host_prefetch(type, next, c);
@@ -92,12 +105,21 @@ PTB_INLINE bool is_owned(size_t row, uint32_t thread, uint32_t threads)
     return (uint32_t)(row / OWNED) % threads == thread;
 }
 
-// The first row from r on whose token belongs to this thread.
+// The first row from r on whose token is in the table and belongs to this thread.
 PTB_INLINE size_t owned_row(const ptb_embedding_gradient *a, size_t r, uint32_t thread, uint32_t threads)
 {
-    while (r < a->rows && !is_owned((size_t)a->tokens[r], thread, threads))
-        r++;
+    for (; r < a->rows; r++) {
+        size_t place = place_of(a->tokens[r], a->first_token);
+        if (place < a->vocabulary && is_owned(place, thread, threads))
+            break;
+    }
     return r;
+}
+
+// Where row r's token is summed.
+PTB_INLINE float *token_sums(const ptb_embedding_gradient *a, size_t r)
+{
+    return a->d_table + place_of(a->tokens[r], a->first_token) * a->width;
 }
 
 // Adds the rows whose token belongs to this thread. Tokens are anywhere in the table: the sums of the next
@@ -107,9 +129,9 @@ PTB_HOST_BODY add_tokens(ptb_dtype type, const ptb_embedding_gradient *a, uint32
     size_t r = owned_row(a, 0, thread, threads), size = ptb_dtype_size(type);
     while (r < a->rows) {
         size_t next = owned_row(a, r + 1, thread, threads);
-        float *sums = a->d_table + (size_t)a->tokens[r] * a->width;
+        float *sums = token_sums(a, r);
         add_rows(type, sums, (const char *)a->d_out + r * a->width * size, 1, 0, a->width,
-                 next < a->rows ? a->d_table + (size_t)a->tokens[next] * a->width : sums);
+                 next < a->rows ? token_sums(a, next) : sums);
         r = next;
     }
 }

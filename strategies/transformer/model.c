@@ -199,7 +199,9 @@ static ptb_status embedding_forward(const ptb_pass *p)
                           .positions = ptb_pass_parameter(p, PTB_EMBED_POSITIONS),
                           .rows = p->m->w.rows,
                           .sequence = (size_t)c->layout->shape.sequence,
-                          .width = p->m->w.hidden};
+                          .width = p->m->w.hidden,
+                          .vocabulary = p->m->w.vocabulary,
+                          .first_token = c->layout->first_token};
     PTB_TRY(p->k->embedding(p->stream, &args));
     return c->layout->shape.dropout > 0 ? ptb_pass_dropout(p, PTB_DROPOUT_EMBEDDING, out, NULL, out) : PTB_OK;
 }
@@ -223,6 +225,7 @@ static ptb_status embedding_backward(const ptb_pass *p, const ptb_gradient_ready
                                    .sequence = (size_t)s->sequence,
                                    .width = p->m->w.hidden,
                                    .vocabulary = p->m->w.vocabulary,
+                                   .first_token = p->m->config.layout->first_token,
                                    .positions = (size_t)s->positions,
                                    .accumulate_table = p->accumulate || s->tied,
                                    .accumulate_positions = p->accumulate};

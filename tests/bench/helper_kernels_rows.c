@@ -402,6 +402,7 @@ static int bench_embedding(bench *b, ptb_stream *stream, ptb_dtype type, size_t 
                               .rows = rows,
                               .sequence = sequence,
                               .width = width,
+                              .vocabulary = vocabulary,
                               .type = type};
         CASE(embedding, "embedding", .bytes = 2.25 * size, .others = operations(b, type, 1, 2, 1) * count);
     }

@@ -47,6 +47,7 @@ static void run_forward(fixture *f, const embedding_arrays *a)
                           .rows = ROWS,
                           .sequence = SEQUENCE,
                           .width = a->width,
+                          .vocabulary = VOCABULARY,
                           .position_offset = OFFSET,
                           .type = a->table.type};
     finish(f, f->kernels->embedding(f->stream, &args));
@@ -220,6 +221,7 @@ static size_t run_threads(bag *b, ptb_dtype type, array *results)
                              .rows = MANY,
                              .sequence = POSITIONS,
                              .width = WIDTH,
+                             .vocabulary = VOCABULARY,
                              .type = type};
     ptb_embedding_gradient backward = {.d_table = all[1].data,
                                        .d_positions = all[2].data,
@@ -242,13 +244,86 @@ static void test_threads(void **state)
     assert_same_for_threads(*state, run_threads);
 }
 
+// A vocabulary in three parts, of which the outer ones have the tokens that hundreds of rows share: each
+// part's output is the whole one's where its tokens are and 0 elsewhere, and its gradient is that of its rows
+// of the whole table.
+static void check_parts(fixture *f, ptb_dtype type, size_t rows, bool positions, bool accumulate)
+{
+    enum { WIDTH = 12, SEQUENCE_OF_PARTS = 10, PARTS = 3 };
+    static const size_t borders[PARTS + 1] = {0, 5, 690, MANY_TOKENS};
+    const size_t size = ptb_dtype_size(type);
+    bag b = {.f = f};
+    int32_t *tokens = bag_bytes(&b, rows * sizeof *tokens);
+    array table = array_numbers(&b, type, MANY_TOKENS * WIDTH, 1), out = array_new(&b, type, rows * WIDTH);
+    array places = array_numbers(&b, type, MANY_POSITIONS * WIDTH, 2);
+    array d_out = array_numbers(&b, type, rows * WIDTH, 3);
+    array d_table = array_numbers(&b, PTB_F32, MANY_TOKENS * WIDTH, 4), before = array_copy(&b, d_table);
+    array d_places = array_new(&b, PTB_F32, MANY_POSITIONS * WIDTH);
+    for (size_t r = 0; r < rows; r++) {
+        uint64_t draw = ptb_random_u64(1, 2, r);
+        tokens[r] = draw % 3 ? (int32_t)(draw / 3 % 2) * 699 : (int32_t)(draw / 3 % MANY_TOKENS);
+    }
+    ptb_embedding forward = {.out = out.data,
+                             .tokens = tokens,
+                             .table = table.data,
+                             .positions = positions ? places.data : NULL,
+                             .rows = rows,
+                             .sequence = SEQUENCE_OF_PARTS,
+                             .width = WIDTH,
+                             .vocabulary = MANY_TOKENS,
+                             .type = type};
+    ptb_embedding_gradient backward = {.d_table = d_table.data,
+                                       .d_positions = positions ? d_places.data : NULL,
+                                       .d_out = d_out.data,
+                                       .tokens = tokens,
+                                       .rows = rows,
+                                       .sequence = SEQUENCE_OF_PARTS,
+                                       .width = WIDTH,
+                                       .vocabulary = MANY_TOKENS,
+                                       .positions = MANY_POSITIONS,
+                                       .type = type,
+                                       .accumulate_table = accumulate};
+    finish(f, f->kernels->embedding(f->stream, &forward));
+    finish(f, f->kernels->embedding_gradient(f->stream, &backward));
+    double *sums = array_doubles(&b, d_table);
+    for (int part = 0; part < PARTS; part++) {
+        size_t first = borders[part], count = borders[part + 1] - first;
+        array part_out = array_new(&b, type, rows * WIDTH),
+              part_table = array_new(&b, PTB_F32, count * WIDTH);
+        array part_places = array_new(&b, PTB_F32, MANY_POSITIONS * WIDTH);
+        memcpy(part_table.data, (float *)before.data + first * WIDTH, count * WIDTH * sizeof(float));
+        forward.out = part_out.data, forward.table = (char *)table.data + first * WIDTH * size;
+        backward.d_table = part_table.data, backward.d_positions = positions ? part_places.data : NULL;
+        forward.vocabulary = backward.vocabulary = count;
+        forward.first_token = backward.first_token = first;
+        finish(f, f->kernels->embedding(f->stream, &forward));
+        finish(f, f->kernels->embedding_gradient(f->stream, &backward));
+        for (size_t r = 0; r < rows; r++)
+            for (size_t c = 0; c < WIDTH; c++) {
+                bool is_here = (size_t)tokens[r] >= first && (size_t)tokens[r] < first + count;
+                double place = positions ? array_at(places, r % SEQUENCE_OF_PARTS * WIDTH + c) : 0;
+                double got = array_at(part_out, r * WIDTH + c);
+                assert_true(got == (is_here ? array_at(out, r * WIDTH + c) : place));
+            }
+        assert_close("d_table", part_table, sums + first * WIDTH, 1);
+        if (positions)
+            assert_true(array_equal(part_places, d_places));
+    }
+    bag_release(&b);
+}
+
+static void test_parts(void **state)
+{
+    for (size_t t = 0; t < LENGTH(compute_types); t++)
+        for (int options = 0; options < 8; options++)
+            check_parts(*state, compute_types[t], options & 1 ? 8300 : 500, options & 2, options & 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        KERNEL_TEST(test_embedding),
-        KERNEL_TEST(test_differences),
-        KERNEL_TEST(test_many),
-        KERNEL_TEST(test_threads),
+        KERNEL_TEST(test_embedding), KERNEL_TEST(test_differences), KERNEL_TEST(test_many),
+        KERNEL_TEST(test_parts),     KERNEL_TEST(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
