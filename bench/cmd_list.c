@@ -2,24 +2,32 @@
 #include "bench/command.h"
 #include "bench/suite.h"
 #include "core/log.h"
+#include "strategies/strategy.h"
 #include "strategies/transformer/presets.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-// kind, heading; suites and models are no plug-ins and stand apart
+// kind, heading; suites, models and strategies are no plug-ins and stand apart
 static const struct {
     ptb_kind kind;
     const char *heading;
 } sections[] = {
-    {PTB_KIND_BENCH, "benchmarks"},         {PTB_KIND_COLLECTIVE, "collectives"},
-    {PTB_KIND_COMM, "communicators"},       {PTB_KIND_ALGORITHM, "algorithms"},
-    {PTB_KIND_DATA_PARALLEL, "strategies"}, {PTB_KIND_DEVICE, "devices"},
-    {PTB_KIND_KERNELS, "kernels"},          {PTB_KIND_REPORT, "reports"},
-    {PTB_KIND_EXPORTER, "exporters"},       {PTB_KIND_IMPORTER, "importers"},
+    {PTB_KIND_BENCH, "benchmarks"},   {PTB_KIND_COLLECTIVE, "collectives"},
+    {PTB_KIND_COMM, "communicators"}, {PTB_KIND_ALGORITHM, "algorithms"},
+    {PTB_KIND_DEVICE, "devices"},     {PTB_KIND_KERNELS, "kernels"},
+    {PTB_KIND_REPORT, "reports"},     {PTB_KIND_EXPORTER, "exporters"},
+    {PTB_KIND_IMPORTER, "importers"},
 };
-enum { SECTION_COUNT = sizeof sections / sizeof sections[0], SUITES = SECTION_COUNT, MODELS, LIST_COUNT };
+enum {
+    SECTION_COUNT = sizeof sections / sizeof sections[0],
+    SUITES = SECTION_COUNT,
+    MODELS,
+    STRATEGIES,
+    LIST_COUNT,
+    FIRST = LIST_COUNT - SECTION_COUNT // that are no plug-ins; they stand first
+};
 
 static ptb_status list_suites(void)
 {
@@ -70,6 +78,18 @@ static ptb_status list_models(void)
     return PTB_OK;
 }
 
+static void list_strategies(void)
+{
+    puts("strategies:");
+    for (size_t i = 0; ptb_strategy_at(i); i++) {
+        const ptb_strategy *s = ptb_strategy_at(i);
+        printf("  %-20s %s\n", s->name, s->summary);
+        printf("  %-20s cut over ranks  %s\n", "", s->shards);
+        printf("  %-20s memory          %s\n", "", s->memory);
+        printf("  %-20s sends a step    %s\n", "", s->volume);
+    }
+}
+
 static void list_section(int at)
 {
     if (!ptb_registry_count(sections[at].kind))
@@ -83,7 +103,8 @@ static void list_section(int at)
 
 static const char *heading(int i)
 {
-    return i < SECTION_COUNT ? sections[i].heading : i == SUITES ? "suites" : "models";
+    static const char *const first[] = {"suites", "models", "strategies"};
+    return i < SECTION_COUNT ? sections[i].heading : first[i - SECTION_COUNT];
 }
 
 static ptb_status list(int i)
@@ -92,19 +113,22 @@ static ptb_status list(int i)
         return list_suites();
     if (i == MODELS)
         return list_models();
-    list_section(i);
+    if (i == STRATEGIES)
+        list_strategies();
+    else
+        list_section(i);
     return PTB_OK;
 }
 
 static ptb_status run(const ptb_command_env *env, const void *config, const char *const *words, size_t count)
 {
     (void)env, (void)config;
-    static const int order[LIST_COUNT] = {SUITES, MODELS}; // these first, then the plug-ins
+    static const int order[FIRST] = {SUITES, MODELS, STRATEGIES};
     const char *wanted = count ? words[0] : NULL;
     const char *names[LIST_COUNT];
     bool found = false;
     for (int i = 0; i < LIST_COUNT; i++) {
-        int which = i < 2 ? order[i] : i - 2;
+        int which = i < FIRST ? order[i] : i - FIRST;
         names[i] = heading(which);
         if (wanted && strcmp(wanted, names[i]) != 0)
             continue;
@@ -122,12 +146,15 @@ static ptb_status run(const ptb_command_env *env, const void *config, const char
 static const ptb_command list_command = {
     .plugin = {"list", "list suites, models, benchmarks, communicators, algorithms and the rest"},
     .usage = "[KIND]",
-    .about = "KIND is suites, models, benchmarks, collectives, communicators, algorithms, strategies, "
-             "devices, kernels, "
-             "reports, exporters or importers; without it, all of them. models are the presets of --model: "
-             "all parameters, those that one token goes "
-             "through (of experts the top_k), and the shape; 8x14336: 8 experts of that width, 2+64x1408: "
-             "and 2 that all tokens share.",
+    .about =
+        "KIND is suites, models, benchmarks, collectives, communicators, algorithms, strategies, "
+        "devices, kernels, "
+        "reports, exporters or importers; without it, all of them. models are the presets of --model: "
+        "all parameters, those that one token goes "
+        "through (of experts the top_k), and the shape; 8x14336: 8 experts of that width, 2+64x1408: "
+        "and 2 that all tokens share. Of strategies: N parameters, d data-parallel ranks, t, c, e ranks of "
+        "tp, cp and ep, L layers, s sequence, b sequences of a rank, h hidden, w bytes of the compute "
+        "type, K experts of a token, m microbatches.",
     .max_words = 1,
     .run = run,
 };

@@ -16,7 +16,7 @@
     X(ALGORITHM, "algorithm")                                                                                \
     X(COLLECTIVE, "collective")                                                                              \
     X(CAPTURE, "capture")                                                                                    \
-    X(DATA_PARALLEL, "strategy")                                                                             \
+    X(DATA_PARALLEL, "data-parallel strategy")                                                               \
     X(BENCH, "benchmark")                                                                                    \
     X(EXPORTER, "exporter")                                                                                  \
     X(IMPORTER, "importer")                                                                                  \

@@ -76,36 +76,39 @@ static int at_least_one(int size)
 }
 
 // How many data-parallel ranks there are, given or left over.
-static ptb_status find_dp(const ptb_mesh_sizes *s, int ranks, int *dp)
+static ptb_status find_dp(const ptb_mesh_sizes *s, int ranks, char *reason, int *dp)
 {
     int64_t inner = (int64_t)at_least_one(s->tp) * at_least_one(s->cp) * at_least_one(s->ep);
     inner *= at_least_one(s->pp);
     if (s->dp && inner * s->dp != ranks) {
-        ptb_error("a mesh of tp=%d x cp=%d x ep=%d x pp=%d x dp=%d has %" PRId64 " ranks, and %d were "
-                  "started; change --mesh or --np (leave dp out, and it is what remains)",
-                  at_least_one(s->tp), at_least_one(s->cp), at_least_one(s->ep), at_least_one(s->pp), s->dp,
-                  inner * s->dp, ranks);
+        snprintf(reason, PTB_REASON_BYTES,
+                 "a mesh of tp=%d x cp=%d x ep=%d x pp=%d x dp=%d has %" PRId64 " ranks, and %d were "
+                 "started; change --mesh or --np (leave dp out, and it is what remains)",
+                 at_least_one(s->tp), at_least_one(s->cp), at_least_one(s->ep), at_least_one(s->pp), s->dp,
+                 inner * s->dp, ranks);
         return PTB_USAGE;
     }
     if (!s->dp && (inner > ranks || ranks % inner)) {
-        ptb_error("a mesh of tp=%d x cp=%d x ep=%d x pp=%d = %" PRId64 " ranks does not divide the %d that "
-                  "were started: %d = %" PRId64 " x %" PRId64 " + %" PRId64 "; change --mesh or --np",
-                  at_least_one(s->tp), at_least_one(s->cp), at_least_one(s->ep), at_least_one(s->pp), inner,
-                  ranks, ranks, inner, ranks / inner, ranks % inner);
+        snprintf(reason, PTB_REASON_BYTES,
+                 "a mesh of tp=%d x cp=%d x ep=%d x pp=%d = %" PRId64 " ranks does not divide the %d that "
+                 "were started: %d = %" PRId64 " x %" PRId64 " + %" PRId64 "; change --mesh or --np",
+                 at_least_one(s->tp), at_least_one(s->cp), at_least_one(s->ep), at_least_one(s->pp), inner,
+                 ranks, ranks, inner, ranks / inner, ranks % inner);
         return PTB_USAGE;
     }
     *dp = s->dp ? s->dp : (int)(ranks / inner);
     return PTB_OK;
 }
 
-ptb_status ptb_mesh_init(ptb_mesh *mesh, const ptb_mesh_sizes *s, int ranks, int rank)
+ptb_status ptb_mesh_init(ptb_mesh *mesh, const ptb_mesh_sizes *s, int ranks, int rank, char *reason)
 {
     int dp, replicate = at_least_one(s->replicate);
-    PTB_TRY(find_dp(s, ranks, &dp));
+    PTB_TRY(find_dp(s, ranks, reason, &dp));
     if (dp % replicate) {
-        ptb_error("--mesh replicate=%d does not divide the %d data-parallel ranks: %d = %d x %d + %d; every "
-                  "copy has as many shards",
-                  replicate, dp, dp, replicate, dp / replicate, dp % replicate);
+        snprintf(reason, PTB_REASON_BYTES,
+                 "--mesh replicate=%d does not divide the %d data-parallel ranks: %d = %d x %d + %d; every "
+                 "copy has as many shards",
+                 replicate, dp, dp, replicate, dp / replicate, dp % replicate);
         return PTB_USAGE;
     }
     *mesh = (ptb_mesh){.size = {[PTB_MESH_TP] = at_least_one(s->tp),
@@ -121,30 +124,62 @@ ptb_status ptb_mesh_init(ptb_mesh *mesh, const ptb_mesh_sizes *s, int ranks, int
     return PTB_OK;
 }
 
-static ptb_status check_divides(const char *axis, int parts, const char *what, int64_t count, const char *why)
+static ptb_status check_divides(const char *axis, int parts, const char *what, int64_t count, const char *why,
+                                char *reason)
 {
     if (count % parts == 0)
         return PTB_OK;
-    ptb_error("--mesh %s=%d does not divide %s %" PRId64 ": %" PRId64 " = %d x %" PRId64 " + %" PRId64 "; %s",
-              axis, parts, what, count, count, parts, count / parts, count % parts, why);
+    snprintf(reason, PTB_REASON_BYTES,
+             "--mesh %s=%d does not divide %s %" PRId64 ": %" PRId64 " = %d x %" PRId64 " + %" PRId64 "; %s",
+             axis, parts, what, count, count, parts, count / parts, count % parts, why);
     return PTB_USAGE;
 }
 
-ptb_status ptb_mesh_check(const ptb_mesh *mesh, const ptb_model_shape *s)
+// Axes over which this version divides a model besides the data-parallel ones.
+static const unsigned divided = 0;
+
+static ptb_status check_divided(const ptb_mesh *mesh, char *reason)
+{
+    static const char *const names[] = {
+        [PTB_MESH_TP] = "tp", [PTB_MESH_CP] = "cp", [PTB_MESH_EP] = "ep", [PTB_MESH_PP] = "pp"};
+    for (int a = 0; a < PTB_MESH_AXES; a++) {
+        if (mesh->size[a] == 1 || a == PTB_MESH_SHARD || a == PTB_MESH_REPLICATE || divided & 1u << a)
+            continue;
+        snprintf(reason, PTB_REASON_BYTES,
+                 "--mesh %s=%d: this version cannot divide a model over %s; leave it out of --mesh", names[a],
+                 mesh->size[a], names[a]);
+        return PTB_USAGE;
+    }
+    return PTB_OK;
+}
+
+ptb_status ptb_mesh_check(const ptb_mesh *mesh, const ptb_model_shape *s, char *reason)
 {
     int tp = mesh->size[PTB_MESH_TP], ep = mesh->size[PTB_MESH_EP];
-    PTB_TRY(check_divides("tp", tp, "--heads", s->heads, "every rank has as many heads"));
+    PTB_TRY(check_divided(mesh, reason));
+    PTB_TRY(check_divides("cp", mesh->size[PTB_MESH_CP], "--sequence", s->sequence,
+                          "every rank has as long a part of each sequence", reason));
+    PTB_TRY(check_divides("tp", tp, "--heads", s->heads, "every rank has as many heads", reason));
     PTB_TRY(check_divides("tp", tp, "--kv-heads", s->kv_heads ? s->kv_heads : s->heads,
-                          "every rank has as many heads of key and value"));
+                          "every rank has as many heads of key and value", reason));
     if (ep > 1 && !s->experts) {
-        ptb_error("--mesh ep=%d cuts experts, and the model has none; give --experts, or a preset that has "
-                  "some (`ptbench list models`)",
-                  ep);
+        snprintf(reason, PTB_REASON_BYTES,
+                 "--mesh ep=%d cuts experts, and the model has none; give --experts, or a preset that has "
+                 "some (`ptbench list models`)",
+                 ep);
         return PTB_USAGE;
     }
     if (ep > 1)
-        PTB_TRY(check_divides("ep", ep, "--experts", s->experts, "every rank has as many experts"));
+        PTB_TRY(check_divides("ep", ep, "--experts", s->experts, "every rank has as many experts", reason));
     return PTB_OK;
+}
+
+ptb_layout_cut ptb_mesh_cut(const ptb_mesh *mesh)
+{
+    return (ptb_layout_cut){.tp = mesh->size[PTB_MESH_TP],
+                            .tp_rank = mesh->place[PTB_MESH_TP],
+                            .ep = mesh->size[PTB_MESH_EP],
+                            .ep_rank = mesh->place[PTB_MESH_EP]};
 }
 
 int ptb_mesh_size(const ptb_mesh *mesh, unsigned axes)

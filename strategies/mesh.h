@@ -14,6 +14,7 @@
 #ifndef PTB_STRATEGIES_MESH_H
 #define PTB_STRATEGIES_MESH_H
 
+#include "core/bench.h"
 #include "core/world.h"
 #include "strategies/transformer/layout.h"
 
@@ -49,11 +50,13 @@ typedef struct {
 
 // "tp=2,dp=4" or "" into sizes. USAGE, logged, with what is allowed.
 ptb_status ptb_mesh_parse(const char *text, ptb_mesh_sizes *sizes);
-// USAGE, logged with the arithmetic, when the sizes do not make up the ranks.
-ptb_status ptb_mesh_init(ptb_mesh *mesh, const ptb_mesh_sizes *sizes, int ranks, int rank);
-// USAGE, logged with the arithmetic, when the model cannot be cut so: heads, key and value heads over tp;
-// experts over ep; the sequence over cp.
-ptb_status ptb_mesh_check(const ptb_mesh *mesh, const ptb_model_shape *shape);
+// USAGE, with the arithmetic in `reason` (PTB_REASON_BYTES), when the sizes do not make up the ranks.
+ptb_status ptb_mesh_init(ptb_mesh *mesh, const ptb_mesh_sizes *sizes, int ranks, int rank, char *reason);
+// The same when the model cannot be cut so: heads, key and value heads over tp; experts over ep; the sequence
+// over cp.
+ptb_status ptb_mesh_check(const ptb_mesh *mesh, const ptb_model_shape *shape, char *reason);
+// What of the model this rank has.
+ptb_layout_cut ptb_mesh_cut(const ptb_mesh *mesh);
 // Ranks that differ in these axes alone, and this rank's number among them (innermost axis fastest).
 int ptb_mesh_size(const ptb_mesh *mesh, unsigned axes);
 int ptb_mesh_place(const ptb_mesh *mesh, unsigned axes);

@@ -6,6 +6,7 @@
 #include "strategies/backends.h"
 #include "strategies/step_breakdown.h"
 #include "strategies/step_config.h"
+#include "strategies/step_division.h"
 #include "strategies/step_memory.h"
 #include "strategies/step_metrics.h"
 #include "strategies/step_profile.h"
@@ -29,7 +30,14 @@ static const char *const schedules[] = {"constant", "cosine", NULL};
 
 #define FIELD(field) offsetof(ptb_step_config, field)
 static const ptb_opt step_opts[] = {
-    {"strategy", 0, PTB_OPT_LIST, FIELD(strategy), "ddp", 0, 0, NULL, "LIST", "data-parallel strategies"},
+    {"strategy", 0, PTB_OPT_LIST, FIELD(strategy), "ddp", 0, 0, NULL, "LIST",
+     "how the training is divided over ranks; `ptbench list strategies` has the names"},
+    {"mesh", 0, PTB_OPT_STRING, FIELD(mesh), NULL, 0, 0, NULL, "SIZES",
+     "ranks of each axis, innermost first tp, cp, ep, dp (of which replicate=N are copies of the shards), "
+     "pp, "
+     "as in tp=2,dp=4; ranks that are not given away go to the strategy's own axis"},
+    {"sequence-parallel", 0, PTB_OPT_BOOL, FIELD(sequence_parallel), "no", 0, 0, NULL, NULL,
+     "with tp: norms, dropout and the residual stream are cut along the sequence (as strategy tp+sp)"},
     {"comm", 0, PTB_OPT_LIST, FIELD(comm), NULL, 0, 0, NULL, "LIST",
      "communicators that reduce the gradients; not given: the device's own (host: host, cuda: nccl)"},
     {"algo", 0, PTB_OPT_LIST, FIELD(algorithm), "auto", 0, 0, NULL, "LIST",
@@ -127,6 +135,7 @@ struct ptb_bench_run {
     ptb_step_breakdown *breakdown;
     ptb_step_memory memory;
     ptb_step_hashes hashes; // of the parameters
+    ptb_layout cut;         // this rank's part of the model
 };
 
 // USAGE when the list is longer than there is room for.
@@ -167,7 +176,7 @@ static ptb_status choose_backends(ptb_bench_run *run)
 static ptb_status check_names(ptb_bench_run *run)
 {
     for (size_t i = 0; i < run->strategies.count; i++)
-        if (!ptb_registry_need(PTB_KIND_DATA_PARALLEL, run->strategies.items[i]))
+        if (!ptb_strategy_need(run->strategies.items[i]))
             return PTB_USAGE;
     for (size_t i = 0; i < run->comms.count; i++) {
         if (!ptb_registry_need(PTB_KIND_COMM, run->comms.items[i]))
@@ -229,7 +238,7 @@ static ptb_status check_magnitude(const ptb_bench_run *run)
     const ptb_model_shape *s = &run->layout.shape;
     double h = (double)s->hidden, l = (double)s->layers, f = (double)s->feed_forward;
     double routed = (double)(s->top_k + s->shared_experts) * (double)s->expert_hidden;
-    double rows = (double)(run->batch / run->env.world->size) * (double)s->sequence;
+    double rows = (double)run->batch * (double)s->sequence / run->env.world->size;
     double parameters = (double)run->layout.count;
     double activations =
         rows * (l * (16 * h + 3 * (f > routed ? f : routed) + (double)(s->heads + s->experts)) + 8 * h +
@@ -255,6 +264,26 @@ static void step_close(ptb_bench_run *run)
     free(run);
 }
 
+static ptb_status divide(const ptb_bench_run *run, const char *strategy, ptb_step_division *division)
+{
+    return ptb_step_divide(run->config, run->env.world, &run->layout.shape, strategy, division);
+}
+
+// The same batch for all strategies.
+static ptb_status find_batch(ptb_bench_run *run)
+{
+    if (!run->config->batch)
+        return ptb_step_batch(run->config, run->env.world->size, &run->batch);
+    for (size_t i = 0; i < run->strategies.count; i++) {
+        ptb_step_division d;
+        PTB_TRY(divide(run, run->strategies.items[i], &d));
+        if (!d.skip[0])
+            PTB_TRY(ptb_step_batch(run->config, ptb_mesh_size(&d.mesh, PTB_MESH_DATA), &run->batch));
+    }
+    run->batch = run->config->batch;
+    return PTB_OK;
+}
+
 // The model, its batch and its tokens.
 static ptb_status open_model(ptb_bench_run *run)
 {
@@ -263,8 +292,12 @@ static ptb_status open_model(ptb_bench_run *run)
     PTB_TRY(ptb_model_options_shape(&c->model, &shape));
     run->settings.rate = ptb_step_rate(c, shape.hidden);
     PTB_TRY(ptb_step_check(c, shape.dropout));
-    PTB_TRY(ptb_step_batch(c, run->env.world->size, &run->batch));
     PTB_TRY(ptb_layout_init(&run->layout, &shape, NULL));
+    for (size_t i = 0; i < run->strategies.count; i++) {
+        ptb_step_division d;
+        PTB_TRY(divide(run, run->strategies.items[i], &d));
+    }
+    PTB_TRY(find_batch(run));
     PTB_TRY(check_magnitude(run));
     ptb_tokens_config tokens = {.path = c->data && *c->data ? c->data : NULL,
                                 .seed = run->env.seed,
@@ -330,7 +363,11 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
     }
     *c = (ptb_case){.fixed_batch = true, .index = run->next};
     ptb_step_point point = point_of(run, run->next++);
+    ptb_step_division d;
+    PTB_TRY(divide(run, point.strategy, &d));
+    point.mesh = d.skip[0] || d.plain ? NULL : d.text;
     ptb_step_params(run->config, &point, &c->params);
+    memcpy(c->skip, d.skip, sizeof c->skip);
     if (!has_algorithm(point.comm, point.algorithm))
         snprintf(c->skip, sizeof c->skip, "the communicator %s has no all-reduce named '%s'", point.comm,
                  point.algorithm);
@@ -338,13 +375,14 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
         snprintf(c->skip, sizeof c->skip, "the kernels %s do not compute in %s", run->kernels->plugin.name,
                  point.precision);
     // At 100 GFLOP/s a rank: only for the progress line.
-    double tokens = (double)(run->batch / run->env.world->size * run->layout.shape.sequence);
+    double tokens = (double)(run->batch * run->layout.shape.sequence) / run->env.world->size;
     c->estimate_s = ptb_layout_flops_palm(&run->layout) * tokens / 100e9;
     *more = true;
     return PTB_OK;
 }
 
-static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_step_point *point)
+static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_step_point *point,
+                                         const ptb_step_division *d)
 {
     const ptb_step_config *c = run->config;
     ptb_dtype type = ptb_step_type(point->precision);
@@ -353,9 +391,11 @@ static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_ste
                                                                        : PTB_RECOMPUTE_NONE;
     return (ptb_trainer_config){
         .world = run->env.world,
-        .strategy = (const ptb_data_parallel *)ptb_registry_need(PTB_KIND_DATA_PARALLEL, point->strategy),
+        .strategy = ptb_strategy_data(d->strategy),
+        .mesh = d->mesh,
+        .sequence_parallel = c->sequence_parallel || d->strategy->sequence,
         .kernels = run->kernels,
-        .layout = &run->layout,
+        .layout = &run->cut,
         .tokens = run->tokens,
         .device = c->device,
         .share_gpu = run->env.share_gpu,
@@ -386,7 +426,11 @@ static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_ste
 static ptb_status step_prepare(ptb_bench_run *run, const ptb_case *c, char *reason)
 {
     ptb_step_point point = point_of(run, c->index);
-    ptb_trainer_config config = trainer_config(run, &point);
+    ptb_step_division d;
+    PTB_TRY(divide(run, point.strategy, &d));
+    ptb_layout_cut cut = ptb_mesh_cut(&d.mesh);
+    PTB_TRY(ptb_world_agree(run->env.world, ptb_layout_init(&run->cut, &run->layout.shape, &cut)));
+    ptb_trainer_config config = trainer_config(run, &point, &d);
     ptb_status status = ptb_trace_new(TRACE_SPANS, run->env.world->rank, &run->trace);
     if (status == PTB_OK)
         status = ptb_step_breakdown_new(MAX_STEPS, &run->breakdown);
@@ -444,6 +488,9 @@ static void step_facts(ptb_bench_run *run, ptb_params *facts)
 {
     const ptb_data *data = run->trainer->data;
     ptb_params_set(facts, "device", "%s", run->trainer->device->description);
+    char mesh[PTB_MESH_TEXT];
+    ptb_mesh_text(&run->trainer->config.mesh, mesh);
+    ptb_params_set(facts, "mesh", "%s", mesh);
     ptb_params_set(facts, "steps", "%" PRIu64, run->trainer->steps);
     ptb_params_set(facts, "peak_memory_rank", "%d", run->memory.fullest);
     if (run->hashes.steps == run->trainer->steps) // verified: asking for them is collective
@@ -486,6 +533,7 @@ static void step_finish(ptb_bench_run *run)
     ptb_step_breakdown_free(run->breakdown);
     ptb_trace_free(run->trace);
     ptb_step_memory_release(&run->memory);
+    ptb_layout_release(&run->cut);
     run->trainer = NULL;
     run->breakdown = NULL;
     run->trace = NULL;

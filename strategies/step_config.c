@@ -35,7 +35,7 @@ ptb_status ptb_step_batch(const ptb_step_config *c, int ranks, int64_t *batch)
         return PTB_OK;
     }
     char over[64] = "", ways[64];
-    snprintf(ways, sizeof ways, "%d ranks", ranks);
+    snprintf(ways, sizeof ways, "%d data-parallel ranks", ranks);
     if (c->micro_batches > 1)
         snprintf(over, sizeof over, " x %" PRId64 " microbatches = %" PRId64 " parts", c->micro_batches,
                  parts);
@@ -153,6 +153,10 @@ void ptb_step_params(const ptb_step_config *c, const ptb_step_point *point, ptb_
 {
     char size[32];
     ptb_params_set(p, "strategy", "%s", point->strategy);
+    if (point->mesh)
+        ptb_params_set(p, "mesh", "%s", point->mesh);
+    if (c->sequence_parallel)
+        ptb_params_set(p, "sequence_parallel", "yes");
     ptb_params_set(p, "comm", "%s", point->comm);
     ptb_params_set(p, "algo", "%s", point->algorithm);
     if (c->transport && *c->transport)

@@ -10,10 +10,10 @@
 typedef struct {
     // Lists: a case for each combination.
     char *strategy, *comm, *algorithm, *precision;
-    char *transport, *kernels, *device, *data, *reduce_type, *recompute;
+    char *transport, *kernels, *device, *data, *reduce_type, *recompute, *mesh;
     ptb_model_options model;
     int64_t batch, micro_batches, recompute_every, threads;
-    bool pack, overlap, deterministic, graph;
+    bool pack, overlap, deterministic, graph, sequence_parallel;
     uint64_t bucket_bytes;
     // Optimizer.
     char *optimizer, *schedule;
@@ -24,6 +24,7 @@ typedef struct {
 // What one case adds to the configuration.
 typedef struct {
     const char *strategy, *comm, *algorithm, *precision;
+    const char *mesh; // "tp=2 dp=2"; NULL: all ranks are data-parallel and there are no copies of shards
     int64_t batch;    // effective sequences of the global batch
     const char *data; // where the tokens come from, in words
     uint64_t seed;
@@ -31,7 +32,7 @@ typedef struct {
 } ptb_step_point;
 
 // Sequences of the global batch: as asked, or 8 or the next number that divides. USAGE, logged with the
-// arithmetic, when the number that was asked for does not divide over ranks and microbatches.
+// arithmetic, when the number that was asked for does not divide over (data-parallel) ranks and microbatches.
 ptb_status ptb_step_batch(const ptb_step_config *config, int ranks, int64_t *batch);
 // The largest learning rate: as asked, or when negative one at which AdamW trains models of this width from
 // the first steps on small batches: 0.001, above 512 wide 0.0001 (GPT-2 124M diverges at 0.001).

@@ -266,7 +266,7 @@ ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_t
     t->config = *config;
     if (!config->mesh.size[0])
         status = ptb_mesh_init(&t->config.mesh, &(ptb_mesh_sizes){.tp = 0}, config->world->size,
-                               config->world->rank);
+                               config->world->rank, reason);
     if (status == PTB_OK)
         status = ptb_device_open_local(config->device, config->world, config->share_gpu, &t->device);
     // Before any rank allocates: what one has taken is not available to the others.

@@ -14,6 +14,7 @@ typedef struct {
     const ptb_data_parallel *strategy;
     const ptb_kernels *kernels;
     ptb_mesh mesh;            // sizes of 0: all ranks are data-parallel
+    bool sequence_parallel;   // with tp
     const ptb_layout *layout; // cut as the mesh says
     const ptb_tokens *tokens;
     const char *device; // registered name

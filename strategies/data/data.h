@@ -65,9 +65,6 @@ typedef struct {
     ptb_plugin plugin;
     bool shards;           // parts of parameters, gradients or optimizer state are cut over the ranks `shard`
     bool every_microbatch; // wants gradient_ready in every microbatch, whose gradients do not add up then
-    // What a step costs, for `ptbench list strategies`: memory a parameter and volume a step, in words and
-    // FACTS.md's letters.
-    const char *memory_form, *volume_form;
     // Allocates; parameters get their initial values. Collective.
     ptb_status (*open)(const ptb_data_env *env, ptb_data **data);
     void (*close)(ptb_data *data); // collective

@@ -389,8 +389,6 @@ static void ddp_describe(ptb_data *data, ptb_params *facts)
 
 static const ptb_data_parallel ddp_ops = {
     .plugin = {"ddp", "every rank holds the whole model; bucketed gradient all-reduce overlaps backward"},
-    .memory_form = "16 (f32: parameters, gradients, 2 moments; bf16: 18 with f32 gradients)",
-    .volume_form = "all-reduce of the gradients: 2 (d-1)/d x 4 N bytes",
     .open = ddp_open,
     .close = ddp_close,
     .memory = ddp_memory,

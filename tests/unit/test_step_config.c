@@ -88,7 +88,7 @@ static const char *another(const ptb_opt *opt)
 // What a case gets from elsewhere than the configuration.
 static bool is_of_the_point(const char *name)
 {
-    static const char *const names[] = {"strategy", "comm", "algo", "batch", "data"};
+    static const char *const names[] = {"strategy", "comm", "algo", "batch", "data", "mesh"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(names[i], name) == 0)
             return true;

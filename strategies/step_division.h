@@ -1,0 +1,21 @@
+// How a case of the benchmark `step` divides the training over ranks.
+#ifndef PTB_STRATEGIES_STEP_DIVISION_H
+#define PTB_STRATEGIES_STEP_DIVISION_H
+
+#include "strategies/step_config.h"
+#include "strategies/strategy.h"
+
+typedef struct {
+    const ptb_strategy *strategy;
+    ptb_mesh mesh;
+    char text[PTB_MESH_TEXT];
+    bool plain;                  // all ranks are data-parallel and there are no copies of shards
+    char skip[PTB_REASON_BYTES]; // not empty: the strategy cannot divide this model over these ranks, and why
+} ptb_step_division;
+
+// strategy: a name that there is. Sizes that were asked for must fit (USAGE, logged); where a strategy takes
+// what ranks there are and they do not fit the model, `skip` says why.
+ptb_status ptb_step_divide(const ptb_step_config *config, const ptb_world *world,
+                           const ptb_model_shape *shape, const char *strategy, ptb_step_division *division);
+
+#endif
