@@ -18,8 +18,10 @@ void ptb_params_set(ptb_params *params, const char *name, const char *format, ..
 {
     ptb_param *item = find(params, name);
     if (!item) {
-        if (params->count == PTB_PARAMS_MAX || strlen(name) >= sizeof item->name) {
-            fprintf(stderr, "ptbench: no room for parameter '%s'\n", name);
+        bool is_long = strlen(name) >= sizeof item->name;
+        if (params->count == PTB_PARAMS_MAX || is_long) {
+            fprintf(stderr, "ptbench: no room for parameter '%s': %s\n", name,
+                    is_long ? "names have at most 23 characters" : "there are as many as can be");
             abort();
         }
         item = &params->items[params->count++];

@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 enum {
-    PTB_PARAMS_MAX = 64,
+    PTB_PARAMS_MAX = 96,
     PTB_KEY_BYTES = 64 + PTB_PARAMS_MAX * 128, // the benchmark's name and every "/name=value" in full
     PTB_REASON_BYTES = 512
 };
@@ -29,7 +29,8 @@ typedef struct {
     size_t count;
 } ptb_params;
 
-// Adds or replaces. Values are cut at 103 characters; more than PTB_PARAMS_MAX aborts (a defect).
+// Adds or replaces. Values are cut at 103 characters; more than PTB_PARAMS_MAX, or a name of more than 23
+// characters, aborts (a defect).
 void ptb_params_set(ptb_params *params, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 // NULL when absent.

@@ -423,6 +423,10 @@ static void kernels_facts(ptb_bench_run *run, ptb_params *facts)
     ptb_params_set(facts, "sizes", "%s", run->call.sizes);
     ptb_params_set(facts, "flops", "%.0f", run->call.flops);
     ptb_params_set(facts, "bytes_moved", "%.0f", run->call.bytes);
+    const ptb_kernel_entry *entry = entries[run->now->kernel];
+    const char *ran = entry->ran ? entry->ran(&run->call) : NULL;
+    if (ran)
+        ptb_params_set(facts, "attention_kernels", "%s", ran);
 }
 
 static void kernels_finish(ptb_bench_run *run)

@@ -57,6 +57,8 @@ typedef struct {
     void (*prepare)(ptb_kernel_call *c);
     // Compares results with plain loops in double precision: a sample of them, first and last included.
     void (*verify)(ptb_kernel_call *c, ptb_verdict *verdict);
+    // Which of several kernels of the back-end ran, NULL where there is one kind; the member may be NULL too.
+    const char *(*ran)(const ptb_kernel_call *c);
 } ptb_kernel_entry;
 
 // method, as in PTB_KERNEL_LIST

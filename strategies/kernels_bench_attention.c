@@ -150,8 +150,13 @@ static void verify(ptb_kernel_call *c, ptb_verdict *verdict)
     free(a.p);
 }
 
+static const char *ran(const ptb_kernel_call *c)
+{
+    return c->kernels->attention_kernels ? c->kernels->attention_kernels(c->stream, false) : NULL;
+}
+
 const ptb_kernel_entry ptb_kernel_entry_attention = {
-    .places = places, .is_typed = true, .absent = always, .prepare = prepare, .verify = verify};
+    .places = places, .is_typed = true, .absent = always, .prepare = prepare, .verify = verify, .ran = ran};
 
 // ---- the gradient
 
@@ -249,11 +254,17 @@ static void verify_gradient(ptb_kernel_call *c, ptb_verdict *verdict)
     free(a.p);
 }
 
+static const char *ran_gradient(const ptb_kernel_call *c)
+{
+    return c->kernels->attention_kernels ? c->kernels->attention_kernels(c->stream, true) : NULL;
+}
+
 const ptb_kernel_entry ptb_kernel_entry_attention_gradient = {.places = places,
                                                               .is_typed = true,
                                                               .absent = always,
                                                               .prepare = prepare_gradient,
-                                                              .verify = verify_gradient};
+                                                              .verify = verify_gradient,
+                                                              .ran = ran_gradient};
 
 // ---- rotary positions of query and key heads, in place
 

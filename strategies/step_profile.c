@@ -64,8 +64,21 @@ ptb_status ptb_step_profile(ptb_trainer *t, ptb_trace *to, ptb_step_breakdown *b
     return PTB_OK;
 }
 
+static void attention_facts(const ptb_trainer *t, ptb_params *facts)
+{
+    static const char *const names[] = {"attention_kernels", "attention_grad_kernels"};
+    const ptb_kernels *kernels = t->config.kernels;
+    for (int gradient = 0; gradient < 2; gradient++) {
+        const char *ran =
+            kernels->attention_kernels ? kernels->attention_kernels(t->compute, gradient) : NULL;
+        if (ran)
+            ptb_params_set(facts, names[gradient], "%s", ran);
+    }
+}
+
 void ptb_step_profile_facts(const ptb_trainer *t, ptb_params *facts)
 {
+    attention_facts(t, facts);
     if (!ptb_step_is_captured(t))
         return;
     if (!t->capture || t->capture->cannot[0]) {

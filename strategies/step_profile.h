@@ -16,7 +16,7 @@ bool ptb_step_is_captured(const ptb_trainer *trainer);
 // ranks train or none.
 ptb_status ptb_step_profile(ptb_trainer *trainer, ptb_trace *to, ptb_step_breakdown *breakdown,
                             double timed_ns, uint64_t *steps, ptb_metrics *metrics);
-// What was captured and why not, as facts of the case.
+// Which kernels attention took, where there are several; what was captured, and why not: facts of the case.
 void ptb_step_profile_facts(const ptb_trainer *trainer, ptb_params *facts);
 
 #endif

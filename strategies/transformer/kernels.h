@@ -549,6 +549,9 @@ typedef struct {
     // has 2.5 times as many (by convention: kernels that compute the scores twice do 3.5). query_start is not
     // read: documents count as one.
     double (*attention_flops)(const ptb_attention_shape *shape);
+    // Which kernels the last attention on this stream took, or its last gradient, for the record: "wgmma";
+    // NULL where there was none. Member NULL: there is one kind of kernels.
+    const char *(*attention_kernels)(ptb_stream *stream, bool gradient);
 } ptb_kernels;
 
 #endif

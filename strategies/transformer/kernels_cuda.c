@@ -41,5 +41,6 @@ static const ptb_kernels cuda_kernels = {
     .read = ptb_cuda_read,
     .attention_workspace = ptb_cuda_attention_workspace,
     .attention_flops = ptb_cuda_attention_flops,
+    .attention_kernels = ptb_cuda_attention_kernels,
 };
 PTB_REGISTER(PTB_KIND_KERNELS, cuda_kernels);

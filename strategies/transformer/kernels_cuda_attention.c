@@ -11,40 +11,59 @@
 // Rows are int in the kernels, and a block's last row is computed before it is compared with the length.
 enum { LENGTH_MAX = INT_MAX - 1024, GRID_MAX = 65535 };
 
-bool ptb_cuda_attention_wgmma(const ptb_attention_shape *s)
+static const char choice[] = "PTBENCH_CUDA_ATTENTION";
+
+// Whether the current GPU, this program and the environment have warp groups.
+static ptb_status find_groups(bool *has_groups)
 {
+    const char *asked = getenv(choice);
+    bool is_refused = asked && strcmp(asked, "mma") == 0;
+    if (asked && *asked && !is_refused && strcmp(asked, "wgmma") != 0) {
+        ptb_error(
+            "%s=%s: expected wgmma (warp groups where the GPU has them) or mma (single warps everywhere)",
+            choice, asked);
+        return PTB_USAGE;
+    }
+    *has_groups = false;
 #ifdef PTB_CUDA_WGMMA
-    const char *asked = getenv("PTBENCH_CUDA_ATTENTION");
     int device = 0, major = 0, minor = 0;
-    if (ptb_cuda_attention_plain(s->type, s->head_width) || s->head_width > 128 || s->dropout_rate > 0 ||
-        (asked && strcmp(asked, "mma") == 0))
-        return false;
-    size_t piece = 16 / ptb_dtype_size(s->type);
-    return s->head_width % piece == 0 && s->query_stride % piece == 0 && s->key_stride % piece == 0 &&
-           cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess &&
-           major == 9 && minor == 0;
-#else
-    (void)s;
-    return false;
+    PTB_CUDA(cudaGetDevice(&device));
+    PTB_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    PTB_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+    *has_groups = !is_refused && major == 9 && minor == 0;
 #endif
+    return PTB_OK;
 }
 
-static ptb_status check_choice(void)
+static ptb_status attention_state(ptb_stream *stream, ptb_cuda_attention_state **state)
 {
-    const char *asked = getenv("PTBENCH_CUDA_ATTENTION");
-    if (!asked || !*asked || strcmp(asked, "mma") == 0 || strcmp(asked, "wgmma") == 0)
-        return PTB_OK;
-    ptb_error("PTBENCH_CUDA_ATTENTION=%s: expected wgmma (warp groups where the GPU has them) or mma (single "
-              "warps everywhere)",
-              asked);
-    return PTB_USAGE;
+    ptb_cuda_kept *kept;
+    PTB_TRY(ptb_cuda_keep(stream, &kept));
+    ptb_cuda_attention_state *s = &kept->attention;
+    if (!s->is_chosen) {
+        int device = 0;
+        PTB_TRY(find_groups(&s->has_groups));
+        PTB_CUDA(cudaGetDevice(&device));
+        PTB_CUDA(cudaDeviceGetAttribute(&s->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+        s->is_chosen = true;
+    }
+    *state = s;
+    return PTB_OK;
 }
 
-static ptb_status check(const ptb_attention_shape *s)
+// The kernels for this shape, its tensors aligned to 16 bytes.
+static ptb_cuda_attention_kind kind_of(const ptb_attention_shape *s, bool has_groups)
 {
-    PTB_TRY(check_choice());
+    if (ptb_cuda_attention_plain(s->type, s->head_width))
+        return PTB_CUDA_ATTENTION_PLAIN;
+    size_t piece = 16 / ptb_dtype_size(s->type);
+    bool fits = s->head_width <= 128 && !(s->dropout_rate > 0) && s->head_width % piece == 0 &&
+                s->query_stride % piece == 0 && s->key_stride % piece == 0;
+    return has_groups && fits ? PTB_CUDA_ATTENTION_WGMMA : PTB_CUDA_ATTENTION_MMA;
+}
+
+static ptb_status check(const ptb_attention_shape *s, const ptb_cuda_attention_state *state)
+{
     if (s->query_length > LENGTH_MAX || s->key_length > LENGTH_MAX || s->batch > GRID_MAX ||
         s->heads > GRID_MAX) {
         ptb_error("attention on cuda: batch %zu, %zu heads, %zu queries, %zu keys; at most %d sequences and "
@@ -54,32 +73,79 @@ static ptb_status check(const ptb_attention_shape *s)
     }
     if (ptb_cuda_attention_plain(s->type, s->head_width) || s->head_width <= 128)
         return PTB_OK;
-    int device = 0, bytes = 0;
-    PTB_CUDA(cudaGetDevice(&device));
-    PTB_CUDA(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    if (bytes < PTB_CUDA_ATTENTION_SHARED) {
+    if (state->shared_bytes < PTB_CUDA_ATTENTION_SHARED) {
         ptb_error("attention on cuda: heads of %zu in 16-bit types need %d KiB of shared memory in a block, "
                   "and this GPU gives %d: use heads of at most 128, or f32",
-                  s->head_width, PTB_CUDA_ATTENTION_SHARED / 1024, bytes / 1024);
+                  s->head_width, PTB_CUDA_ATTENTION_SHARED / 1024, state->shared_bytes / 1024);
         return PTB_UNSUPPORTED;
     }
     return PTB_OK;
 }
 
+static bool are_aligned(size_t count, const void *const *pointers)
+{
+    for (size_t i = 0; i < count; i++)
+        if ((uintptr_t)pointers[i] % 16)
+            return false;
+    return true;
+}
+
+// *kind: what a call with these tensors takes.
+static ptb_status choose(ptb_stream *stream, const ptb_attention_shape *shape, size_t count,
+                         const void *const *tensors, ptb_cuda_attention_state **state,
+                         ptb_cuda_attention_kind *kind)
+{
+    PTB_TRY(attention_state(stream, state));
+    PTB_TRY(check(shape, *state));
+    *kind = kind_of(shape, (*state)->has_groups && are_aligned(count, tensors));
+    return PTB_OK;
+}
+
 ptb_status ptb_cuda_attention(ptb_stream *stream, const ptb_attention *args)
 {
-    PTB_TRY(check(&args->shape));
-    if (args->shape.batch && args->shape.query_length)
-        PTB_CUDA(ptb_cuda_launch_attention(ptb_cuda_stream(stream), args));
+    const void *tensors[] = {args->query, args->key, args->value, args->out};
+    ptb_cuda_attention_state *state;
+    ptb_cuda_attention_kind kind;
+    PTB_TRY(choose(stream, &args->shape, sizeof tensors / sizeof *tensors, tensors, &state, &kind));
+    if (!args->shape.batch || !args->shape.query_length)
+        return PTB_OK;
+    if (kind == PTB_CUDA_ATTENTION_PLAIN)
+        PTB_CUDA(ptb_cuda_launch_attention_plain(ptb_cuda_stream(stream), args));
+    else
+        PTB_CUDA(ptb_cuda_enqueue_attention(ptb_cuda_stream(stream), args, kind == PTB_CUDA_ATTENTION_WGMMA));
+    state->last = kind;
     return PTB_OK;
 }
 
 ptb_status ptb_cuda_attention_gradient(ptb_stream *stream, const ptb_attention_gradient *args)
 {
-    PTB_TRY(check(&args->shape));
-    if (args->shape.batch && args->shape.query_length && args->shape.key_length)
-        PTB_CUDA(ptb_cuda_launch_attention_gradient(ptb_cuda_stream(stream), args));
+    const void *tensors[] = {args->query,   args->key,   args->value,  args->d_out,
+                             args->d_query, args->d_key, args->d_value};
+    struct CUstream_st *to = ptb_cuda_stream(stream);
+    ptb_cuda_attention_state *state;
+    ptb_cuda_attention_kind kind;
+    PTB_TRY(choose(stream, &args->shape, sizeof tensors / sizeof *tensors, tensors, &state, &kind));
+    if (!args->shape.batch || !args->shape.query_length || !args->shape.key_length)
+        return PTB_OK;
+    PTB_CUDA(ptb_cuda_launch_attention_rows(to, args));
+    if (kind == PTB_CUDA_ATTENTION_PLAIN) {
+        PTB_CUDA(ptb_cuda_launch_attention_gradient_plain(to, args));
+    } else {
+        PTB_CUDA(ptb_cuda_enqueue_attention_key_gradient(to, args, kind == PTB_CUDA_ATTENTION_WGMMA));
+        PTB_CUDA(ptb_cuda_enqueue_attention_query_gradient(to, args, kind == PTB_CUDA_ATTENTION_WGMMA));
+    }
+    state->last_gradient = kind;
     return PTB_OK;
+}
+
+const char *ptb_cuda_attention_kernels(ptb_stream *stream, bool gradient)
+{
+    static const char *const names[] = {[PTB_CUDA_ATTENTION_NONE] = NULL,
+                                        [PTB_CUDA_ATTENTION_PLAIN] = "plain",
+                                        [PTB_CUDA_ATTENTION_MMA] = "mma",
+                                        [PTB_CUDA_ATTENTION_WGMMA] = "wgmma"};
+    const ptb_cuda_kept *kept = stream->attached;
+    return kept ? names[gradient ? kept->attention.last_gradient : kept->attention.last] : NULL;
 }
 
 // Two numbers a row of queries, for the gradient.
@@ -97,8 +163,11 @@ static int64_t clamp(int64_t key, size_t key_length)
 double ptb_cuda_attention_flops(const ptb_attention_shape *shape)
 {
     const ptb_attention_shape *s = shape;
-    const ptb_cuda_attention_tile groups = {64, 64};
-    const ptb_cuda_attention_tile tile = ptb_cuda_attention_wgmma(s) ? groups : ptb_cuda_attention_tile_of(s);
+    const ptb_cuda_attention_tile groups = {64, 64}; // what they compute or leave out together
+    bool has_groups = false;
+    ptb_cuda_attention_tile tile = ptb_cuda_attention_tile_of(s);
+    if (find_groups(&has_groups) == PTB_OK && kind_of(s, has_groups) == PTB_CUDA_ATTENTION_WGMMA)
+        tile = groups;
     int64_t low = clamp(-s->key_offset, s->key_length) / tile.keys;
     double blocks = 0;
     for (size_t row = 0; row < s->query_length; row += (size_t)tile.rows) {

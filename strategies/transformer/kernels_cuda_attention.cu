@@ -327,18 +327,16 @@ template <typename T, bool DROP> static int launch_width(cudaStream_t stream, co
     return launch_forward<T, 256, 4, 1, 32, 32, DROP>(stream, a);
 }
 
-template <typename T> static int launch_type(cudaStream_t stream, const ptb_attention *a)
+template <typename T> static int launch_type(cudaStream_t stream, const ptb_attention *a, bool groups)
 {
-    if (ptb_cuda_attention_wgmma(&a->shape) && ptb_aligned(16, a->query, a->key, a->value, a->out))
+    if (groups)
         return a->shape.head_width <= 64 ? launch_group<T, 64, 2, 128>(stream, a)
                                          : launch_group<T, 128, 2, 128>(stream, a);
     return a->shape.dropout_rate > 0 ? launch_width<T, true>(stream, a) : launch_width<T, false>(stream, a);
 }
 
-extern "C" int ptb_cuda_launch_attention(cudaStream_t stream, const ptb_attention *args)
+extern "C" int ptb_cuda_enqueue_attention(cudaStream_t stream, const ptb_attention *args, bool groups)
 {
-    if (ptb_cuda_attention_plain(args->shape.type, args->shape.head_width))
-        return ptb_cuda_launch_attention_plain(stream, args);
-    return args->shape.type == PTB_BF16 ? launch_type<__nv_bfloat16>(stream, args)
-                                        : launch_type<__half>(stream, args);
+    return args->shape.type == PTB_BF16 ? launch_type<__nv_bfloat16>(stream, args, groups)
+                                        : launch_type<__half>(stream, args, groups);
 }

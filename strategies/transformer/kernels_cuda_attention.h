@@ -35,19 +35,17 @@ static inline ptb_cuda_attention_tile ptb_cuda_attention_tile_of(const ptb_atten
 extern "C" {
 #endif
 
-// Whether attention of this shape, its tensors aligned to 16 bytes, is computed by warp groups (wgmma): heads
-// of at most 128 in 16-bit types without dropout, on a GPU of compute capability 9.0, by a program that was
-// built for it. They compute or leave out 64 queries and 64 keys together. PTBENCH_CUDA_ATTENTION=mma in the
-// environment says no, so that the two can be compared.
-bool ptb_cuda_attention_wgmma(const ptb_attention_shape *shape);
-
-// Launchers for what ptb_cuda_attention_plain says, behind ptb_cuda_launch_attention and its gradient.
+// Launchers. Plain is what ptb_cuda_attention_plain says; of the others, groups are those of warp groups, for
+// heads of at most 128 whose tensors are aligned to 16 bytes, without dropout.
 int ptb_cuda_launch_attention_plain(struct CUstream_st *stream, const ptb_attention *args);
 int ptb_cuda_launch_attention_gradient_plain(struct CUstream_st *stream, const ptb_attention_gradient *args);
+int ptb_cuda_enqueue_attention(struct CUstream_st *stream, const ptb_attention *args, bool groups);
+int ptb_cuda_enqueue_attention_key_gradient(struct CUstream_st *stream, const ptb_attention_gradient *args,
+                                            bool groups);
+int ptb_cuda_enqueue_attention_query_gradient(struct CUstream_st *stream, const ptb_attention_gradient *args,
+                                              bool groups);
 // [batch, heads, query_length] of {lse in units of log 2, sum of d_out * out} into the workspace: what the
 // gradient's kernels read of a row. A row that saw nothing has lse +INFINITY here: probabilities 0.
-int ptb_cuda_launch_attention_key_gradient(struct CUstream_st *stream, const ptb_attention_gradient *args);
-int ptb_cuda_launch_attention_query_gradient(struct CUstream_st *stream, const ptb_attention_gradient *args);
 int ptb_cuda_launch_attention_rows(struct CUstream_st *stream, const ptb_attention_gradient *args);
 
 #ifdef __cplusplus

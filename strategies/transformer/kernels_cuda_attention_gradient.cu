@@ -53,14 +53,3 @@ extern "C" int ptb_cuda_launch_attention_rows(cudaStream_t stream, const ptb_att
 {
     return ptb_for_type(args->shape.type, [&](auto t) { return launch_rows<decltype(t)>(stream, args); });
 }
-
-extern "C" int ptb_cuda_launch_attention_gradient(cudaStream_t stream, const ptb_attention_gradient *args)
-{
-    int error = ptb_cuda_launch_attention_rows(stream, args);
-    if (error)
-        return error;
-    if (ptb_cuda_attention_plain(args->shape.type, args->shape.head_width))
-        return ptb_cuda_launch_attention_gradient_plain(stream, args);
-    error = ptb_cuda_launch_attention_key_gradient(stream, args);
-    return error ? error : ptb_cuda_launch_attention_query_gradient(stream, args);
-}

@@ -28,6 +28,22 @@ PTB_KERNEL_LIST(X)
         return PTB_OK;                                                                                       \
     }
 
+// Kernels of attention: plain arithmetic, tensor cores by single warps, or by groups of four (wgmma).
+typedef enum {
+    PTB_CUDA_ATTENTION_NONE,
+    PTB_CUDA_ATTENTION_PLAIN,
+    PTB_CUDA_ATTENTION_MMA,
+    PTB_CUDA_ATTENTION_WGMMA
+} ptb_cuda_attention_kind;
+
+// What attention keeps with a stream (kernels_cuda_attention.c).
+typedef struct {
+    bool is_chosen;   // the next two are set: at the stream's first call, for all of them
+    bool has_groups;  // wgmma: the GPU, this program and PTBENCH_CUDA_ATTENTION have nothing against it
+    int shared_bytes; // that a block may have
+    ptb_cuda_attention_kind last, last_gradient; // what the last calls took
+} ptb_cuda_attention_state;
+
 // What the kernels of this back-end keep with a stream; freed with it (kernels_cuda_stream.c).
 typedef struct {
     void *scratch; // see ptb_cuda_scratch
@@ -36,6 +52,7 @@ typedef struct {
     size_t outgrown_count;
     void *linear; // of kernels_cuda_matmul.c, and what frees it (the stream has finished by then)
     void (*linear_free)(ptb_stream *stream, void *linear);
+    ptb_cuda_attention_state attention;
 } ptb_cuda_kept;
 ptb_status ptb_cuda_keep(ptb_stream *stream, ptb_cuda_kept **kept);
 
@@ -83,6 +100,7 @@ ptb_status ptb_cuda_copy(ptb_stream *stream, void *to, const void *from, size_t 
 ptb_status ptb_cuda_read(ptb_stream *stream, const void *from, size_t bytes);
 size_t ptb_cuda_attention_workspace(const ptb_attention_shape *shape, int threads);
 double ptb_cuda_attention_flops(const ptb_attention_shape *shape);
+const char *ptb_cuda_attention_kernels(ptb_stream *stream, bool gradient);
 
 #ifdef __cplusplus
 }
