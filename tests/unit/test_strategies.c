@@ -1,0 +1,189 @@
+// Every strategy, and every pair and a triple of mesh axes, trains as one rank does: the losses of five
+// steps, the gradient's norm, every gradient tensor of the last step and every parameter after it (under SGD)
+// are those of one rank up to rounding; memory is what was predicted, to the byte; the same run twice gives
+// the same bits; a fault turns the comparison red.
+#include "tests/unit/strategies_fixture.h"
+
+#define GPT .layers = 2, .feed_forward = 40, .vocabulary = 37, .biases = true, .tied = true
+#define LLAMA                                                                                                \
+    .layers = 2, .feed_forward = 44, .vocabulary = 40, .norm = PTB_RMS_NORM,                                 \
+    .position = PTB_ROTARY_POSITIONS, .activation = PTB_SWIGLU
+#define MIXTURE                                                                                              \
+    .layers = 2, .feed_forward = 40, .vocabulary = 40, .norm = PTB_RMS_NORM,                                 \
+    .position = PTB_ROTARY_POSITIONS, .activation = PTB_SWIGLU, .top_k = 2, .expert_hidden = 16,             \
+    .shared_experts = 1, .dense_layers = 1
+// Powers of two, and threes.
+#define EVEN .hidden = 32, .heads = 8, .sequence = 16
+#define ODD  .hidden = 36, .heads = 6, .sequence = 12
+
+typedef enum { MODEL_GPT, MODEL_LLAMA, MODEL_MIXTURE, MODEL_COUNT } model_kind;
+static const ptb_model_shape shapes[2][MODEL_COUNT] = {
+    {{GPT, EVEN}, {LLAMA, EVEN, .kv_heads = 8}, {MIXTURE, EVEN, .kv_heads = 8, .experts = 8}},
+    {{GPT, ODD}, {LLAMA, ODD, .kv_heads = 3}, {MIXTURE, ODD, .kv_heads = 3, .experts = 6}}};
+static const char *const model_names[] = {"gpt", "llama", "mixture"};
+
+enum { GPT_ = 1 << MODEL_GPT, LLAMA_ = 1 << MODEL_LLAMA, MIXTURE_ = 1 << MODEL_MIXTURE, DENSE = 3, ALL = 7 };
+
+typedef struct {
+    const char *strategy, *mesh;
+    int ranks;
+    int models;
+    bool on_gpus; // also on the simulated device, where threads of blocks are slow
+    int64_t micro_batches;
+    bool clips, packs, without_overlap;
+    ptb_recompute recompute;
+} division_case;
+
+#define RUN(name, sizes, n, of, gpus, ...)                                                                   \
+    {                                                                                                        \
+        .strategy = (name), .mesh = (sizes), .ranks = (n), .models = (of), .on_gpus = (gpus), __VA_ARGS__    \
+    }
+static const division_case cases[] = {
+    RUN("ddp", "", 2, ALL, true, .micro_batches = 2),
+    RUN("ddp", "", 3, DENSE, false, ),
+    RUN("ddp", "", 8, GPT_ | MIXTURE_, false, .clips = true),
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static division_asked asked_of(const division_case *c, model_kind model)
+{
+    bool odd = c->ranks % 3 == 0;
+    return (division_asked){.strategy = c->strategy,
+                            .mesh = c->mesh,
+                            .ranks = c->ranks,
+                            .shape = shapes[odd][model],
+                            .batch = odd ? 6 : 16,
+                            .micro_batches = c->micro_batches,
+                            .recompute = c->recompute,
+                            .optimizer = PTB_OPTIMIZER_SGD,
+                            .clip = c->clips ? 0.4 : 0,
+                            .pack = c->packs,
+                            .without_overlap = c->without_overlap};
+}
+
+// One rank, without microbatches.
+static void train_alone(division_asked asked, division_run *run)
+{
+    asked.strategy = "ddp";
+    asked.mesh = "";
+    asked.ranks = 1;
+    asked.micro_batches = 1;
+    asked.recompute = PTB_RECOMPUTE_NONE;
+    asked.fault = NO_FAULT;
+    const char *problem = divide_and_train(&asked, run);
+    if (problem)
+        print_error("one rank: %s\n", problem);
+    assert_null(problem);
+}
+
+static double series_difference(const double *a, const double *b)
+{
+    double most = 0;
+    for (int i = 0; i < STEPS; i++)
+        most = fmax(most, isfinite(a[i]) ? fabs(a[i] / b[i] - 1) : INFINITY);
+    return most;
+}
+
+// The largest relative difference of anything to one rank's; *what it was of.
+static double compare(const division_run *run, const division_run *alone, const char **what)
+{
+    const char *worst = "";
+    static char name[64];
+    double differences[] = {series_difference(run->losses[0], alone->losses[0]),
+                            series_difference(run->norms[0], alone->norms[0]),
+                            tensor_difference(run, run->gradients, alone->gradients, &worst),
+                            tensor_difference(run, run->parameters, alone->parameters, &worst)};
+    static const char *const names[] = {"loss", "norm", "gradient", "parameter"};
+    double most = -1;
+    for (int i = 0; i < 4; i++)
+        if (!(differences[i] <= most)) {
+            most = differences[i];
+            snprintf(name, sizeof name, "%s %s", names[i], i < 2 ? "" : worst);
+        }
+    *what = name;
+    return most;
+}
+
+static bool runs_here(const division_case *c)
+{
+    return on_host() || c->on_gpus;
+}
+
+static void test_equal(void **state)
+{
+    (void)state;
+    size_t wrong = 0, compared = 0;
+    double most = 0;
+    for (size_t i = 0; i < CASES; i++)
+        for (int m = 0; m < MODEL_COUNT; m++) {
+            const division_case *c = &cases[i];
+            if (!(c->models & 1 << m) || !runs_here(c))
+                continue;
+            division_asked asked = asked_of(c, (model_kind)m);
+            division_run run, alone;
+            const char *what = "", *problem = divide_and_train(&asked, &run);
+            train_alone(asked, &alone);
+            double difference = problem ? INFINITY : compare(&run, &alone, &what);
+            if (!(difference < 1e-5)) {
+                print_error("%s %s, %d ranks, %s: %s %s %g\n", c->strategy, c->mesh, c->ranks, model_names[m],
+                            problem ? problem : "", what, difference);
+                wrong++;
+            }
+            most = difference > most ? difference : most;
+            compared++;
+            release_run(&run);
+            release_run(&alone);
+        }
+    print_message("%zu runs compared; the largest relative difference is %.2g\n", compared, most);
+    assert_int_equal(wrong, 0);
+}
+
+static void test_repeats(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CASES; i++) {
+        const division_case *c = &cases[i];
+        int model = c->models & GPT_ ? MODEL_GPT : c->models & LLAMA_ ? MODEL_LLAMA : MODEL_MIXTURE;
+        if (!runs_here(c) || c->ranks > 4)
+            continue;
+        division_asked asked = asked_of(c, (model_kind)model);
+        division_run once, again;
+        assert_null(divide_and_train(&asked, &once));
+        assert_null(divide_and_train(&asked, &again));
+        assert_memory_equal(once.losses[0], again.losses[0], sizeof once.losses[0]);
+        assert_memory_equal(once.parameters, again.parameters, once.count * sizeof(float));
+        release_run(&once);
+        release_run(&again);
+    }
+}
+
+// A fault in one rank's reductions is far outside of what rounding does.
+static void test_faults(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *strategy;
+        ptb_lane_use lane;
+        fault_kind kind;
+    } faults[] = {{"ddp", PTB_LANE_DENSE, SKIPPED}, {"ddp", PTB_LANE_DENSE, DOUBLED}};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        division_asked asked =
+            asked_of(&(division_case)RUN(faults[i].strategy, "", 2, GPT_, true, ), MODEL_GPT);
+        division_run run, alone;
+        const char *what;
+        train_alone(asked, &alone);
+        asked.fault = faults[i].kind;
+        asked.fault_lane = faults[i].lane;
+        (void)divide_and_train(&asked, &run); // losses of the ranks may differ
+        assert_true(compare(&run, &alone, &what) > 1e-3);
+        release_run(&run);
+        release_run(&alone);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal), cmocka_unit_test(test_repeats),
+                                       cmocka_unit_test(test_faults)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
