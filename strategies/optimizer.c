@@ -62,8 +62,14 @@ static void *rounded_at(const ptb_optimizer_memory *memory, size_t first)
 ptb_status ptb_optimizer_update(const ptb_optimizer *o, const ptb_kernels *kernels, ptb_stream *stream,
                                 const ptb_update *update, const ptb_unit *unit, const ptb_optimizer_memory *x)
 {
+    size_t end = x->first + x->count;
     for (size_t t = 0; t < unit->tensors; t++) {
-        size_t at = unit->tensor[t].first, count = ptb_tensor_count(&unit->tensor[t]);
+        size_t begin = unit->tensor[t].first, to = begin + ptb_tensor_count(&unit->tensor[t]);
+        begin = begin > x->first ? begin : x->first;
+        to = to < end ? to : end;
+        if (begin >= to)
+            continue;
+        size_t at = begin - x->first, count = to - begin;
         float decay = unit->tensor[t].decay ? (float)o->decay : 0;
         ptb_status status = PTB_INTERNAL;
         switch (o->kind) {

@@ -39,11 +39,12 @@ const char *ptb_optimizer_name(const ptb_optimizer *optimizer);
 // What *update is before the first step; for host memory.
 ptb_update ptb_optimizer_start(const ptb_optimizer *optimizer);
 
-// Where the tensors of a unit are: all pointers at the unit's first element.
+// Where elements [first, first + count) of a unit are: all pointers at `first`.
 typedef struct {
-    float *parameters, *moment[2]; /* [unit.count]; moments as ptb_optimizer_moments says, else NULL */
-    const float *gradients;        /* [unit.count] */
-    void *rounded; /* [unit.count] of `type`: copy of the parameters for computing; NULL: none */
+    size_t first, count;
+    float *parameters, *moment[2]; /* [count]; moments as ptb_optimizer_moments says, else NULL */
+    const float *gradients;        /* [count] */
+    void *rounded;                 /* [count] of `type`: copy of the parameters for computing; NULL: none */
     ptb_dtype type;
 } ptb_optimizer_memory;
 
@@ -51,7 +52,8 @@ typedef struct {
 // sum_squares: of all gradients, device memory; may be NULL unless ptb_optimizer_needs_norm.
 ptb_status ptb_optimizer_begin(const ptb_optimizer *optimizer, const ptb_kernels *kernels, ptb_stream *stream,
                                ptb_update *update, const double *sum_squares);
-// Enqueues the update of one unit at the learning rate that update->rate holds when the stream gets there.
+// Enqueues the update of a part of a unit at the learning rate that update->rate holds when the stream gets
+// there.
 // Vectors (gains, biases) do not decay.
 ptb_status ptb_optimizer_update(const ptb_optimizer *optimizer, const ptb_kernels *kernels,
                                 ptb_stream *stream, const ptb_update *update, const ptb_unit *unit,

@@ -88,7 +88,8 @@ static ptb_status forward(ptb_trainer *t)
         PTB_TRY(open_span(t, PTB_PHASE_FORWARD, (int)u));
         PTB_TRY(ptb_model_forward(t->model, 0, u, &memory));
         if (u + 1 == units)
-            PTB_TRY(ptb_model_loss(t->model, 0, &memory, t->micro_batch > 0, t->loss));
+            PTB_TRY(ptb_model_loss(t->model, 0, &memory, t->micro_batch > 0,
+                                   t->micro_batch > 0 && !ops->every_microbatch, t->loss));
         PTB_TRY(close_span(t));
         PTB_TRY(ops->after_forward(t->data, u));
     }

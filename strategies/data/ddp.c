@@ -7,17 +7,11 @@
 // Mixed precision (Micikevicius et al. 2018): units compute with a 16-bit copy of f32 master weights, which
 // the optimizer writes as it updates them. Gradients are f32; reduced in 16 bits they are converted, a bucket
 // at a time, on the communication stream.
-#include "strategies/data/data.h"
+#include "strategies/data/segment.h"
 
 #include "core/log.h"
 
 #include <stdlib.h>
-
-typedef struct {
-    size_t first, count; // of the index space
-    ptb_lane *lane;      // that reduces it
-    ptb_event *reduced;
-} bucket;
 
 typedef struct {
     ptb_data base;
@@ -25,21 +19,11 @@ typedef struct {
     void *parameters;          /* [layout.count], compute type; master itself in f32 */
     float *gradients;          /* [layout.count]; from the communicator when it reduces them as they are */
     void *staging;             /* [largest bucket], reduce type, from the communicator; NULL: f32 */
-    bucket *buckets;           // in order of use: from the end of the index space
-    size_t bucket_count;
-    size_t launched; // buckets of this step that are enqueued
-    size_t waited;   // of them, those the compute stream has waited for
+    ptb_segments buckets;
+    ptb_event **reduced; // [buckets.count]
+    size_t launched;     // buckets of this step that are enqueued
+    size_t waited;       // of them, those the compute stream has waited for
 } ddp;
-
-enum { BUCKET_ALIGN = 32 }; // elements: buckets start at cache lines, also in 16 bits
-
-static size_t bucket_elements(const ptb_data_env *env)
-{
-    size_t elements = (size_t)(env->bucket_bytes / ptb_dtype_size(env->reduce_type));
-    elements = elements / BUCKET_ALIGN * BUCKET_ALIGN;
-    elements = elements < BUCKET_ALIGN ? BUCKET_ALIGN : elements;
-    return elements < env->layout->count ? elements : env->layout->count;
-}
 
 static bool is_mixed(const ptb_data_env *env)
 {
@@ -52,55 +36,28 @@ static bool is_staged(const ptb_data_env *env)
     return env->ranks[PTB_GROUP_DENSE].reduce > 1 && env->reduce_type != PTB_F32;
 }
 
-// Where ep ranks have experts of their own, dense and expert gradients are reduced over different ranks, and
-// no bucket holds both. Returns where the run of gradients that ends at `end` begins.
-static size_t run_begin(const ptb_data_env *e, size_t end, ptb_reduction_group *group)
-{
-    const ptb_layout *layout = e->layout;
-    *group = PTB_GROUP_DENSE;
-    if (e->ranks[PTB_GROUP_EXPERT].reduce == e->ranks[PTB_GROUP_DENSE].reduce)
-        return 0;
-    const ptb_unit *u = &layout->unit[ptb_layout_unit_at(layout, end - 1)];
-    size_t experts = u->first + u->group[PTB_GROUP_EXPERT].first;
-    *group = end > experts ? PTB_GROUP_EXPERT : PTB_GROUP_DENSE;
-    if (*group == PTB_GROUP_EXPERT)
-        return experts;
-    size_t begin = u->first;
-    for (; u > layout->unit && u[-1].group[PTB_GROUP_EXPERT].count == 0; u--)
-        begin = u[-1].first;
-    return begin;
-}
-
-static bucket next_bucket(const ptb_data_env *e, size_t end)
-{
-    ptb_reduction_group group;
-    size_t begin = run_begin(e, end, &group), most = bucket_elements(e);
-    size_t count = end - begin < most ? end - begin : most;
-    return (bucket){.first = end - count, .count = count, .lane = e->reduce[group]};
-}
-
 static ptb_status make_buckets(ddp *d)
 {
     const ptb_data_env *e = &d->base.env;
-    size_t count = 0;
-    for (size_t end = e->layout->count; end > 0; end = next_bucket(e, end).first)
-        count++;
-    d->buckets = calloc(count, sizeof *d->buckets);
-    if (!d->buckets) {
-        ptb_error("no memory to describe %zu buckets; choose a larger --bucket", count);
+    PTB_TRY(ptb_segments_init(&d->buckets, e, PTB_SEGMENT_BUCKETS));
+    d->reduced = calloc(d->buckets.count, sizeof *d->reduced);
+    if (!d->reduced) {
+        ptb_error("no memory to describe %zu buckets; choose a larger --bucket", d->buckets.count);
         return PTB_NO_MEMORY;
     }
-    d->bucket_count = count;
-    for (size_t i = 0, end = e->layout->count; i < count; end = d->buckets[i++].first) {
-        d->buckets[i] = next_bucket(e, end);
-        PTB_TRY(ptb_event_new(e->device, &d->buckets[i].reduced));
-    }
+    for (size_t i = 0; i < d->buckets.count; i++)
+        PTB_TRY(ptb_event_new(e->device, &d->reduced[i]));
     return PTB_OK;
+}
+
+static ptb_lane *lane_of(const ddp *d, size_t index)
+{
+    return d->base.env.reduce[d->buckets.item[index].group];
 }
 
 static size_t staging_bytes(const ptb_data_env *env)
 {
-    return bucket_elements(env) * ptb_dtype_size(env->reduce_type);
+    return ptb_segments_measure(env, PTB_SEGMENT_BUCKETS).largest * ptb_dtype_size(env->reduce_type);
 }
 
 static void ddp_close(ptb_data *data)
@@ -109,10 +66,10 @@ static void ddp_close(ptb_data *data)
     if (!d)
         return;
     ptb_device *device = data->env.device;
-    for (size_t i = 0; i < d->bucket_count; i++) {
-        ptb_event_free(d->buckets[i].reduced);
-    }
-    free(d->buckets);
+    for (size_t i = 0; d->reduced && i < d->buckets.count; i++)
+        ptb_event_free(d->reduced[i]);
+    free(d->reduced);
+    ptb_segments_release(&d->buckets);
     ptb_lane *lane = data->env.reduce[PTB_GROUP_DENSE];
     ptb_data_release_shared(&data->env, lane, PTB_MEMORY_GRADIENTS, data->env.layout->count * sizeof(float),
                             d->gradients);
@@ -250,22 +207,25 @@ static ptb_status nothing(ptb_data *data, size_t unit)
 }
 
 // A bucket's gradients to the reduce type or back, on the lane's stream.
-static ptb_status stage(ddp *d, const bucket *b, bool back)
+static ptb_status stage(ddp *d, size_t index, bool back)
 {
     const ptb_data_env *e = &d->base.env;
+    const ptb_segment *b = &d->buckets.item[index];
+    ptb_lane *lane = lane_of(d, index);
     float *gradients = d->gradients + b->first;
     ptb_convert convert = {.out = back ? (void *)gradients : d->staging,
                            .in = back ? d->staging : (void *)gradients,
                            .count = b->count,
                            .out_type = back ? PTB_F32 : e->reduce_type,
                            .in_type = back ? e->reduce_type : PTB_F32};
-    PTB_TRY(ptb_lane_work_begin(b->lane, "convert"));
-    PTB_TRY(e->kernels->convert(b->lane->stream, &convert));
-    return ptb_lane_work_end(b->lane);
+    PTB_TRY(ptb_lane_work_begin(lane, "convert"));
+    PTB_TRY(e->kernels->convert(lane->stream, &convert));
+    return ptb_lane_work_end(lane);
 }
 
-static ptb_coll reduction(const ddp *d, const bucket *b)
+static ptb_coll reduction(const ddp *d, size_t index)
 {
+    const ptb_segment *b = &d->buckets.item[index];
     void *memory = d->staging ? d->staging : d->gradients + b->first;
     return (ptb_coll){.kind = PTB_ALL_REDUCE,
                       .send = memory,
@@ -277,23 +237,23 @@ static ptb_coll reduction(const ddp *d, const bucket *b)
 
 static ptb_status launch(ddp *d, size_t index)
 {
-    bucket *b = &d->buckets[index];
-    ptb_coll call = reduction(d, b);
-    b->lane->number = (int)index;
-    PTB_TRY(ptb_lane_fork(b->lane));
+    ptb_lane *lane = lane_of(d, index);
+    ptb_coll call = reduction(d, index);
+    lane->number = (int)index;
+    PTB_TRY(ptb_lane_fork(lane));
     if (d->staging)
-        PTB_TRY(stage(d, b, false));
-    PTB_TRY(ptb_lane_collective(b->lane, &call, NULL));
+        PTB_TRY(stage(d, index, false));
+    PTB_TRY(ptb_lane_collective(lane, &call, NULL));
     if (d->staging)
-        PTB_TRY(stage(d, b, true));
-    return ptb_event_record(b->reduced, b->lane->stream);
+        PTB_TRY(stage(d, index, true));
+    return ptb_event_record(d->reduced[index], lane->stream);
 }
 
 // One rank has nothing to reduce: no call, so that no empty communication shows in the trace.
 static ptb_status launch_from(ddp *d, size_t first)
 {
-    while (d->launched < d->bucket_count && d->buckets[d->launched].first >= first) {
-        if (d->buckets[d->launched].lane->size > 1)
+    while (d->launched < d->buckets.count && d->buckets.item[d->launched].first >= first) {
+        if (lane_of(d, d->launched)->size > 1)
             PTB_TRY(launch(d, d->launched));
         d->launched++;
     }
@@ -312,8 +272,10 @@ static ptb_status update_unit(ddp *d, size_t unit, bool sums)
 {
     const ptb_data_env *e = &d->base.env;
     const ptb_unit *u = &e->layout->unit[unit];
-    ptb_optimizer_memory memory = {
-        .parameters = d->master + u->first, .gradients = d->gradients + u->first, .type = e->type};
+    ptb_optimizer_memory memory = {.count = u->count,
+                                   .parameters = d->master + u->first,
+                                   .gradients = d->gradients + u->first,
+                                   .type = e->type};
     if (is_mixed(e))
         memory.rounded = (char *)d->parameters + u->first * ptb_dtype_size(e->type);
     for (size_t i = 0; i < 2; i++)
@@ -328,10 +290,13 @@ static ptb_status update_unit(ddp *d, size_t unit, bool sums)
 // The compute stream waits for the buckets that end above `first`; they are in descending order.
 static ptb_status wait_for_buckets(ddp *d, size_t first)
 {
-    while (d->waited < d->bucket_count && d->buckets[d->waited].first + d->buckets[d->waited].count > first) {
-        const bucket *b = &d->buckets[d->waited++];
-        if (b->lane->size > 1)
-            PTB_TRY(ptb_lane_wait(b->lane, b->reduced));
+    for (; d->waited < d->buckets.count; d->waited++) {
+        const ptb_segment *b = &d->buckets.item[d->waited];
+        ptb_lane *lane = lane_of(d, d->waited);
+        if (b->first + b->count <= first)
+            break;
+        if (lane->size > 1)
+            PTB_TRY(ptb_lane_wait(lane, d->reduced[d->waited]));
     }
     return PTB_OK;
 }
@@ -380,10 +345,11 @@ static bool ddp_part(ptb_data *data, ptb_data_what what, size_t i, ptb_data_part
 static void ddp_describe(ptb_data *data, ptb_params *facts)
 {
     ddp *d = (ddp *)data;
-    ptb_params_set(facts, "buckets", "%zu", d->bucket_count);
-    ptb_params_set(facts, "bucket_bytes", "%zu", d->buckets[0].count * ptb_dtype_size(data->env.reduce_type));
-    ptb_coll call = reduction(d, &d->buckets[0]);
-    ptb_comm *comm = d->buckets[0].lane->comm;
+    ptb_params_set(facts, "buckets", "%zu", d->buckets.count);
+    ptb_params_set(facts, "bucket_bytes", "%zu",
+                   d->buckets.item[0].count * ptb_dtype_size(data->env.reduce_type));
+    ptb_coll call = reduction(d, 0);
+    ptb_comm *comm = lane_of(d, 0)->comm;
     comm->ops->describe(comm, &call, facts);
 }
 

@@ -255,11 +255,11 @@ ptb_status ptb_model_forward(ptb_model *m, int slot, size_t unit, const ptb_unit
 }
 
 ptb_status ptb_model_loss(ptb_model *m, int slot, const ptb_unit_memory *memory, bool accumulate,
-                          double *loss)
+                          bool add_gradients, double *loss)
 {
     ptb_pass p = pass_of(m, slot, m->config.layout->units - 1, memory);
-    p.accumulate = accumulate;
-    return ptb_head_loss(&p, loss);
+    p.accumulate = add_gradients;
+    return ptb_head_loss(&p, accumulate, loss);
 }
 
 ptb_status ptb_model_logits(ptb_model *m, int slot, const ptb_unit_memory *memory, size_t first, size_t rows,

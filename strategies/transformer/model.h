@@ -110,10 +110,10 @@ ptb_status ptb_model_forward(ptb_model *model, int slot, size_t unit, const ptb_
 // After the head's forward: *loss (device memory) = scale * sum of the cross-entropies + share * the
 // load-balancing losses (+ *loss when accumulate), and the gradient that backward starts from. The head's
 // product is differentiated here, logits chunk by chunk, its weight's gradient included (which adds when
-// accumulate); of a tied model it is the token table's, which the embedding's backward adds to. memory: of
+// add_gradients); of a tied model it is the token table's, which the embedding's backward adds to. memory: of
 // the head.
 ptb_status ptb_model_loss(ptb_model *model, int slot, const ptb_unit_memory *memory, bool accumulate,
-                          double *loss);
+                          bool add_gradients, double *loss);
 
 // The parts of backward. INPUT: the gradient of the unit's input (and those of norms' gains and biases, which
 // come with it). WEIGHT: the gradients of linear layers and tables; at any time between the unit's INPUT and

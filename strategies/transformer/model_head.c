@@ -89,9 +89,9 @@ static ptb_status tell_phase(const ptb_pass *p, ptb_phase phase)
     return c->on_phase.call ? c->on_phase.call(c->on_phase.context, phase) : PTB_OK;
 }
 
-ptb_status ptb_head_loss(const ptb_pass *p, double *loss)
+ptb_status ptb_head_loss(const ptb_pass *p, bool add, double *loss)
 {
-    bool add = p->accumulate, has_balance = p->m->w.experts && p->m->config.layout->shape.balance > 0;
+    bool has_balance = p->m->w.experts && p->m->config.layout->shape.balance > 0;
     PTB_TRY(tell_phase(p, PTB_PHASE_FORWARD));
     if (has_balance)
         PTB_TRY(take_balance(p, add, loss));
@@ -102,7 +102,7 @@ ptb_status ptb_head_loss(const ptb_pass *p, double *loss)
         PTB_TRY(logits_of(p, first, rows, p->m->w.logits_stride, p->m->logits));
         PTB_TRY(cross_entropy(p, first, rows, add || has_balance || first > 0, loss));
         PTB_TRY(tell_phase(p, PTB_PHASE_BACKWARD));
-        PTB_TRY(product_backward(p, first, rows, add || first > 0));
+        PTB_TRY(product_backward(p, first, rows, p->accumulate || first > 0));
     }
     return PTB_OK;
 }

@@ -160,7 +160,7 @@ ptb_status ptb_mixture_forward(const ptb_pass *p, bool again);
 ptb_status ptb_mixture_backward(const ptb_pass *p); // up to d_norm
 ptb_status ptb_head_forward(const ptb_pass *p);
 ptb_status ptb_head_logits(const ptb_pass *p, size_t first, size_t rows, float *logits);
-ptb_status ptb_head_loss(const ptb_pass *p, double *loss);
+ptb_status ptb_head_loss(const ptb_pass *p, bool add, double *loss); // add: to *loss
 ptb_status ptb_head_backward(const ptb_pass *p, const ptb_gradient_ready *ready);
 
 #endif

@@ -84,7 +84,7 @@ static void forward(engine *e, int slot, int microbatch)
     }
     ptb_unit_memory memory = memory_of(e, units - 1);
     ok(ptb_model_logits(e->model, slot, &memory, 0, rows, e->logits + first * vocabulary));
-    ok(ptb_model_loss(e->model, slot, &memory, microbatch > 0, e->loss));
+    ok(ptb_model_loss(e->model, slot, &memory, microbatch > 0, microbatch > 0, e->loss));
 }
 
 static void backward(engine *e, int slot, int microbatch)

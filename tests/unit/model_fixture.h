@@ -114,7 +114,7 @@ static inline void model_forward(const model_run *r, int slot, int microbatch, d
         memory = model_unit_memory(r, u);
         assert_int_equal(ptb_model_forward(r->model, slot, u, &memory), PTB_OK);
     }
-    assert_int_equal(ptb_model_loss(r->model, slot, &memory, microbatch > 0, loss), PTB_OK);
+    assert_int_equal(ptb_model_loss(r->model, slot, &memory, microbatch > 0, microbatch > 0, loss), PTB_OK);
 }
 
 static inline void model_backward(const model_run *r, int slot, int microbatch, int parts)

@@ -216,7 +216,7 @@ static double engine(const gpt_case *c, int threads, int passes, float *out)
             unit_memory(c, parameters, gradients, u, &memory);
             assert_int_equal(ptb_model_forward(model, 0, u, &memory), PTB_OK);
         }
-        assert_int_equal(ptb_model_loss(model, 0, &memory, pass > 0, loss), PTB_OK);
+        assert_int_equal(ptb_model_loss(model, 0, &memory, pass > 0, pass > 0, loss), PTB_OK);
         for (size_t u = c->layout.units; u-- > 0;) {
             unit_memory(c, parameters, gradients, u, &memory);
             assert_int_equal(ptb_model_backward(model, 0, u, &memory, PTB_BACKWARD_BOTH, pass > 0, &ready),

@@ -53,7 +53,8 @@ typedef struct {
 static void run(fixture *f, const ptb_optimizer *o, numbers_of *numbers, int steps)
 {
     numbers_of *x = test_memory_of(numbers, sizeof *numbers);
-    ptb_optimizer_memory memory = {.parameters = x->parameters, .gradients = x->gradients, .type = PTB_F32};
+    ptb_optimizer_memory memory = {
+        .count = COUNT, .parameters = x->parameters, .gradients = x->gradients, .type = PTB_F32};
     for (size_t i = 0; i < ptb_optimizer_moments(o); i++)
         memory.moment[i] = x->moment[i];
     for (int s = 0; s < steps; s++) {
