@@ -191,11 +191,17 @@ static ptb_status assign(const ptb_opt_set *set, const ptb_opt *opt, const char 
                   expectation(opt->type));
         return PTB_USAGE;
     }
-    if ((opt->min != 0 || opt->max != 0) && !(number >= opt->min && number <= opt->max)) {
+    size_t begin;
+    const char *minus_one = ptb_opt_minus_one(opt, &begin);
+    double least = minus_one ? 0 : opt->min;
+    bool is_word = minus_one && number == -1;
+    if ((opt->min != 0 || opt->max != 0) && !is_word && !(number >= least && number <= opt->max)) {
         ptb_text range = PTB_TEXT_INIT;
-        ptb_text_append_number(&range, opt->min, -1);
+        ptb_text_append_number(&range, least, -1);
         ptb_text_append(&range, " to ");
         ptb_text_append_number(&range, opt->max, -1);
+        if (minus_one)
+            ptb_text_printf(&range, ", or -1 for %s", minus_one);
         ptb_error("%s: %s must be from %s; got '%s'", where, opt->name, ptb_text_string(&range), value);
         ptb_text_release(&range);
         return PTB_USAGE;

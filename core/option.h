@@ -29,10 +29,12 @@ typedef struct {
     ptb_opt_type type;
     size_t offset;              // offsetof(config struct, field)
     const char *def;            // default as text; NULL: zero / NULL
-    double min, max;            // inclusive range for numeric types; both 0 = no range
+    double min, max;            // inclusive range for numeric types; both 0 = no range; -1: see help
     const char *const *choices; // NULL-terminated; CHOICE and LIST
     const char *metavar;        // "SIZE" in help; NULL derives it from the type
-    const char *help;           // one or two sentences, no trailing full stop needed
+    // One or two sentences, no trailing full stop needed. Where min and def are -1 and it ends in
+    // "; -1: the preset's", -1 is a word and other values are from 0 on; help shows what it stands for.
+    const char *help;
 } ptb_opt;
 
 // A table together with the struct it fills.
@@ -59,6 +61,8 @@ ptb_status ptb_opts_parse(const ptb_opt_set *sets, size_t set_count, int argc, c
                           const char **words, size_t max_words, size_t *word_count);
 // The value of field i as canonical text, as it would be typed. Appends to `out`.
 void ptb_opts_render(const ptb_opt_set *set, size_t i, ptb_text *out);
+// What -1 stands for ("the preset's"), and where its "; -1: " begins in the help; NULL: -1 is no word.
+const char *ptb_opt_minus_one(const ptb_opt *opt, size_t *begin);
 // What stands for the value in help, such as "N"; NULL for a yes or no.
 const char *ptb_opt_metavar(const ptb_opt *opt);
 // Appends what the option means: its help, choices, range and default.

@@ -1,6 +1,7 @@
 // Help, written from the option tables.
 #include "core/option.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,6 +34,17 @@ const char *ptb_opt_metavar(const ptb_opt *opt)
     return NULL;
 }
 
+const char *ptb_opt_minus_one(const ptb_opt *opt, size_t *begin)
+{
+    static const char mark[] = "; -1: ";
+    const char *found =
+        opt->min == -1 && opt->def && strcmp(opt->def, "-1") == 0 ? strstr(opt->help, mark) : NULL;
+    if (!found)
+        return NULL;
+    *begin = (size_t)(found - opt->help);
+    return found + strlen(mark);
+}
+
 // Appends `text` broken at blanks; the first line starts at `column`, further ones are indented by `indent`.
 static void append_wrapped(ptb_text *out, const char *text, int column, int indent, int width)
 {
@@ -62,7 +74,8 @@ static void append_bound(const ptb_opt *opt, double bound, ptb_text *out)
         ptb_text_append(out, size);
         return;
     }
-    ptb_text_append_number(out, opt->type == PTB_OPT_PERCENT ? 100 * bound : bound, -1);
+    // In percent to nine places, since 100 times a bound such as 0.000001 is not 0.0001 to the last bit.
+    ptb_text_append_number(out, opt->type == PTB_OPT_PERCENT ? rint(1e11 * bound) / 1e9 : bound, -1);
     ptb_text_append(out, opt->type == PTB_OPT_PERCENT ? "%" : opt->type == PTB_OPT_SECONDS ? "s" : "");
 }
 
@@ -74,20 +87,26 @@ static void append_details(const ptb_opt *opt, ptb_text *line)
             ptb_text_printf(line, "%s%s", i ? ", " : "", opt->choices[i]);
         ptb_text_append(line, ".");
     }
+    size_t begin;
+    const char *minus_one = ptb_opt_minus_one(opt, &begin);
     if (opt->min != 0 || opt->max != 0) {
         ptb_text_append(line, " From ");
-        append_bound(opt, opt->min, line);
+        append_bound(opt, minus_one ? 0 : opt->min, line);
         ptb_text_append(line, " to ");
         append_bound(opt, opt->max, line);
         ptb_text_append(line, ".");
     }
-    if (opt->def && *opt->def)
+    if (minus_one)
+        ptb_text_printf(line, " Default: -1 (%s).", minus_one);
+    else if (opt->def && *opt->def)
         ptb_text_printf(line, " Default: %s.", opt->def);
 }
 
 void ptb_opt_describe(const ptb_opt *opt, ptb_text *out)
 {
-    ptb_text_append(out, opt->help);
+    size_t length = strlen(opt->help);
+    ptb_opt_minus_one(opt, &length);
+    ptb_text_append_bytes(out, opt->help, length);
     if (out->length && out->data[out->length - 1] != '.')
         ptb_text_append(out, ".");
     append_details(opt, out);

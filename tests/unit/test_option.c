@@ -16,6 +16,7 @@ typedef struct {
     uint64_t bytes;
     double ci, time, x;
     char *name, *mode, *types;
+    int64_t experts;
 } config;
 
 static const char *const modes[] = {"latency", "back-to-back", NULL};
@@ -24,12 +25,14 @@ static const ptb_opt table[] = {
     {"check", 'c', PTB_OPT_BOOL, offsetof(config, check), "yes", 0, 0, NULL, NULL, "Check results"},
     {"iters", 'n', PTB_OPT_INT, offsetof(config, iters), "20", 1, 1000, NULL, NULL, "Iterations"},
     {"min-bytes", 'b', PTB_OPT_SIZE, offsetof(config, bytes), "8", 0, 0, NULL, NULL, "Smallest size"},
-    {"ci", 0, PTB_OPT_PERCENT, offsetof(config, ci), "2%", 0, 1, NULL, NULL, "Wanted half-width"},
+    {"ci", 0, PTB_OPT_PERCENT, offsetof(config, ci), "2%", 1e-6, 1, NULL, NULL, "Wanted half-width"},
     {"max-time", 0, PTB_OPT_SECONDS, offsetof(config, time), "500ms", 0, 0, NULL, NULL, "Time limit"},
     {"x", 0, PTB_OPT_DOUBLE, offsetof(config, x), NULL, 0, 0, NULL, NULL, "A number"},
     {"label", 0, PTB_OPT_STRING, offsetof(config, name), NULL, 0, 0, NULL, NULL, "A label"},
     {"mode", 0, PTB_OPT_CHOICE, offsetof(config, mode), "latency", 0, 0, modes, NULL, "How to time"},
     {"type", 'd', PTB_OPT_LIST, offsetof(config, types), "f32", 0, 0, types, NULL, "Element types"},
+    {"experts", 0, PTB_OPT_INT, offsetof(config, experts), "-1", -1, 64, NULL, NULL,
+     "Experts; 0: none; -1: the preset's"},
 };
 
 static ptb_opt_set make_set(config *c)
@@ -50,7 +53,7 @@ static void check_render(const ptb_opt_set *set, const char *const *wanted)
     }
 }
 
-static const char *const default_texts[] = {"yes", "20", "8", "0.02", "0.5", "0", "", "latency", "f32"};
+static const char *const default_texts[] = {"yes", "20", "8", "0.02", "0.5", "0", "", "latency", "f32", "-1"};
 
 static void test_defaults(void **state)
 {
@@ -76,7 +79,7 @@ static void test_parse(void **state)
     assert_int_equal(count, 2);
     assert_string_equal(words[0], "quick");
     assert_string_equal(words[1], "-word");
-    const char *const wanted[] = {"no", "7", "64K", "0.05", "120", "-1.5", "", "latency", "f32, i8"};
+    const char *const wanted[] = {"no", "7", "64K", "0.05", "120", "-1.5", "", "latency", "f32, i8", "-1"};
     check_render(&sets[0], wanted);
     assert_int_equal(b.bytes, 65536);
     assert_false(b.check);
@@ -97,9 +100,10 @@ static void test_refused(void **state)
     config c;
     ptb_opt_set set = make_set(&c);
     static const char *const bad[] = {
-        "--iters=0", "--iters=1001", "--iters=7x",  "--iters",       "--min-bytes=1.3K",
-        "--ci=200%", "--type=f99",   "--type=f32,", "--mode=fast",   "--max-time=5 parsecs",
-        "--x=1,5",   "--unknown",    "-Q",          "--check=maybe", "--no-iters"};
+        "--iters=0",    "--iters=1001", "--iters=7x",  "--iters",       "--min-bytes=1.3K",
+        "--ci=200%",    "--type=f99",   "--type=f32,", "--mode=fast",   "--max-time=5 parsecs",
+        "--x=1,5",      "--unknown",    "-Q",          "--check=maybe", "--no-iters",
+        "--experts=-2", "--experts=65"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char *argv[] = {"p", (char *)bad[i], NULL};
         const char *words[1];
@@ -124,6 +128,13 @@ static void test_help(void **state)
     }
     assert_non_null(strstr(ptb_text_string(&text), "-n, --iters N"));
     assert_non_null(strstr(ptb_text_string(&text), "From 1 to 1000."));
+    ptb_text_release(&text);
+    ptb_opt_describe(ptb_opts_find(&set, "experts"), &text);
+    assert_string_equal(ptb_text_string(&text),
+                        "Experts; 0: none. From 0 to 64. Default: -1 (the preset's).");
+    ptb_text_release(&text);
+    ptb_opt_describe(ptb_opts_find(&set, "ci"), &text);
+    assert_non_null(strstr(ptb_text_string(&text), "From 0.0001% to 100%."));
     ptb_text_release(&text);
     ptb_opts_release(&set);
 }
