@@ -17,6 +17,7 @@
     X(COLLECTIVE, "collective")                                                                              \
     X(CAPTURE, "capture")                                                                                    \
     X(DATA_PARALLEL, "data-parallel strategy")                                                               \
+    X(EXPERT_DISPATCH, "expert dispatch")                                                                    \
     X(BENCH, "benchmark")                                                                                    \
     X(EXPORTER, "exporter")                                                                                  \
     X(IMPORTER, "importer")                                                                                  \
