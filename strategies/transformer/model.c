@@ -60,9 +60,22 @@ static ptb_status check_magnitude(const ptb_model_config *c)
     return PTB_USAGE;
 }
 
+// Whole experts are here, and more than here need somebody who moves rows to them.
+static ptb_status check_experts(const ptb_model_config *c)
+{
+    if (c->experts)
+        return ptb_expert_axis_check(c->experts);
+    if (c->layout->local.experts == c->layout->shape.experts)
+        return PTB_OK;
+    ptb_error("the layout has %" PRId64 " of %" PRId64 " experts, but no expert axis was given",
+              c->layout->local.experts, c->layout->shape.experts);
+    return PTB_INTERNAL;
+}
+
 ptb_status ptb_model_check(const ptb_model_config *config)
 {
     PTB_TRY(check_numbers(config));
+    PTB_TRY(check_experts(config));
     return check_magnitude(config);
 }
 
@@ -80,10 +93,12 @@ void ptb_model_memory(const ptb_model_config *config, uint64_t bytes[PTB_MEMORY_
 static ptb_status allocate_descriptions(ptb_model *m)
 {
     size_t slots = (size_t)m->config.slots, layers = (size_t)m->config.layout->shape.layers;
+    size_t lists = m->config.experts ? PTB_EXPERT_LISTS * (size_t)m->config.layout->cut.ep : 0;
     m->slot = calloc(slots, sizeof *m->slot);
     m->states = calloc(slots * layers, sizeof *m->states);
     m->all_gradients = calloc(slots * layers, sizeof *m->all_gradients);
-    if (!m->slot || !m->states || !m->all_gradients) {
+    m->lists = lists ? calloc(slots * layers * lists, sizeof *m->lists) : NULL;
+    if (!m->slot || !m->states || !m->all_gradients || (lists && !m->lists)) {
         ptb_error("no memory to describe %zu blocks of %zu microbatches", layers, slots);
         return PTB_NO_MEMORY;
     }
@@ -92,6 +107,11 @@ static ptb_status allocate_descriptions(ptb_model *m)
         m->slot[i].gradients = m->all_gradients + i * layers;
     }
     return PTB_OK;
+}
+
+static size_t tally_bytes(const ptb_model *m)
+{
+    return (size_t)m->config.layout->shape.layers * 2 * m->w.experts * sizeof *m->tally;
 }
 
 static ptb_status allocate(ptb_model *m)
@@ -103,6 +123,8 @@ static ptb_status allocate(ptb_model *m)
     PTB_TRY(ptb_device_alloc(device, PTB_MEMORY_ACTIVATIONS, activations, &m->activations));
     PTB_TRY(ptb_device_alloc(device, PTB_MEMORY_WORKSPACE, workspace, &m->workspace));
     ptb_model_place(m, &activations, &workspace);
+    if (m->tally)
+        PTB_TRY(ptb_stream_set(m->config.stream, m->tally, 0, tally_bytes(m)));
     return m->config.kernels->set_threads(m->config.stream, m->config.threads);
 }
 
@@ -130,10 +152,18 @@ void ptb_model_free(ptb_model *m)
         return;
     ptb_device_free(m->config.device, m->workspace);
     ptb_device_free(m->config.device, m->activations);
+    free(m->lists);
     free(m->all_gradients);
     free(m->states);
     free(m->slot);
     free(m);
+}
+
+ptb_status ptb_model_choices(ptb_model *m, int64_t *choices)
+{
+    if (m->tally)
+        PTB_TRY(ptb_stream_copy(m->config.stream, choices, m->tally, tally_bytes(m)));
+    return ptb_stream_sync(m->config.stream);
 }
 
 int32_t *ptb_model_inputs(ptb_model *m, int slot)

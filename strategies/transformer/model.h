@@ -10,6 +10,7 @@
 #define PTB_STRATEGIES_TRANSFORMER_MODEL_H
 
 #include "core/trace.h"
+#include "strategies/expert/dispatch.h"
 #include "strategies/timeline.h"
 #include "strategies/transformer/kernels.h"
 #include "strategies/transformer/layout.h"
@@ -36,6 +37,9 @@ typedef struct {
     bool packed;             // sequences hold several documents: starts are read
     uint64_t seed;           // of dropout
     ptb_timeline *timeline;  // of the stream; NULL: nothing is recorded
+    // Experts on several ranks, whose rows are as many as this model's; NULL: all are here. For checks and
+    // memory it need not be open.
+    ptb_expert_axis *experts;
     // Called while ptb_model_loss enqueues: what comes from here on belongs to `phase`. First FORWARD, last
     // BACKWARD. call NULL: not called.
     struct {
@@ -81,7 +85,8 @@ typedef struct {
     uint64_t step, sequence;
     double scale;        // of every token's cross-entropy: 1 / tokens of the global batch makes the sum over
                          // microbatches and ranks the mean
-    double share;        // of the microbatch in the global batch: weight of its load-balancing loss
+    double share;        // of the microbatch in the global batch: weight of its load-balancing loss, which is
+                         // made of the statistics of this rank's microbatch alone
     const float *factor; /* [1], device memory: loss scale of f16 training, of gradients alone; NULL: 1 */
 } ptb_microbatch;
 
@@ -124,6 +129,11 @@ enum { PTB_BACKWARD_INPUT = 1, PTB_BACKWARD_WEIGHT = 2, PTB_BACKWARD_BOTH = 3 };
 // (later microbatches), but that of a tied table always adds. ready may be NULL.
 ptb_status ptb_model_backward(ptb_model *model, int slot, size_t unit, const ptb_unit_memory *memory,
                               int parts, bool accumulate, const ptb_gradient_ready *ready);
+
+// How the experts are chosen: of each block, and expert of the whole model, the choices that this rank's rows
+// made in all microbatches since the model was made, and those of them that capacity left. Those of blocks
+// without experts are 0. Waits for the stream.
+ptb_status ptb_model_choices(ptb_model *model, int64_t *choices /* [layers, 2, experts], host memory */);
 
 // Output of the embedding or of a block in device memory: [batch * sequence, hidden], compute type; of the
 // head what its norm gives, until the loss. For tests and pipeline stages.

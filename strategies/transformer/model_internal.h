@@ -7,6 +7,7 @@
 #ifndef PTB_STRATEGIES_TRANSFORMER_MODEL_INTERNAL_H
 #define PTB_STRATEGIES_TRANSFORMER_MODEL_INTERNAL_H
 
+#include "strategies/expert/dispatch.h"
 #include "strategies/transformer/model.h"
 
 // What a block keeps from forward to backward. Of a block that is recomputed all but `out` is shared with the
@@ -20,15 +21,17 @@ typedef struct {
     void *middle;                   /* [N, C]: residual stream after attention */
     void *norm2;                    /* [N, C] */
     float *norm2_mean, *norm2_rstd; /* [N] */
-    void *up, *activated;           /* dense: [N, GF], [N, F]; mixture: [S, Gf], [S, f] */
+    void *up, *activated;           /* dense: [N, GF], [N, F]; mixture: [R, Gf], [R, f] */
     void *out;                      /* [N, C]: residual stream after the block */
     // Mixture.
-    float *probabilities;               /* [N, E] */
-    int32_t *expert, *slot;             /* [N, K] */
-    float *weight;                      /* [N, K] */
-    int32_t *offsets, *counts;          /* [E + 1], [E] */
-    void *dispatched;                   /* [S, C] */
-    void *expert_out;                   /* [S, C] */
+    float *probabilities;      /* [N, E] */
+    int32_t *expert, *slot;    /* [N, K] */
+    float *weight;             /* [N, K] */
+    int32_t *offsets, *counts; /* [E + 1], [E] */
+    void *dispatched;          /* [R, C] */
+    void *expert_out;          /* [T, C] */
+    ptb_expert_flow flow;      // of experts on several ranks
+    int64_t *tally;            /* [2, E]: choices, and those that capacity left, of all microbatches */
     void *shared_up, *shared_activated; /* [N, Gs], [N, s] */
 } ptb_block_state;
 
@@ -42,7 +45,7 @@ typedef struct {
     void *d_up;         /* as up */
     void *d_qkv;        /* [N, Q] */
     void *d_router;     /* [N, E] */
-    void *d_expert_out; /* [S, C]; takes the place of expert_out where that is kept */
+    void *d_expert_out; /* [R, C]; takes the place of expert_out where that is kept and the same rows */
     void *d_shared_up;  /* [N, Gs] */
 } ptb_block_gradients;
 
@@ -62,6 +65,7 @@ typedef struct {
 typedef struct {
     size_t rows, hidden, attention, qkv, up, activated, heads; // N, C, A, Q, GF, F
     size_t experts, top_k, capacity, slots;                    // capacity 0: dropless
+    ptb_expert_sizes flow; // of experts on several ranks; else received = results = slots
     size_t expert_up, expert_activated, shared_up, shared_activated;
     size_t vocabulary, loss_rows;
     size_t logits_stride; // V'
@@ -74,12 +78,14 @@ struct ptb_model {
     ptb_slot *slot;                     // [slots]
     ptb_block_state *states;            // [slots * layers], behind the slots' pointers
     ptb_block_gradients *all_gradients; // [slots * layers]
+    size_t *lists;                      // of flows, [slots * layers * PTB_EXPERT_LISTS * ep]; NULL: none
+    int64_t *tally;                     /* [layers, 2, E], device memory; of mixtures */
     // Scratch.
     float *logits;   /* [loss_rows, V'] */
     void *d_logits;  /* [loss_rows, V']; logits in f32 */
     float *losses;   /* [loss_rows] */
     void *d_norm;    /* [N, C] */
-    void *d_inner;   /* [N, A], [N, F], [S, C], [S, f] or [N, s], one after the other */
+    void *d_inner;   /* [N, A], [N, F], [R, C], [R, f] or [N, s], one after the other */
     float *d_weight; /* [N, K] */
     void *attention_workspace;
     void *activations, *workspace; // the two allocations that everything lies in

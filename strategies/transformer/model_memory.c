@@ -11,10 +11,14 @@
 //     attention (recomputed by selective and full)   e N A + 4 N heads
 //     the rest (recomputed by full)                  e N (3 C + Q) + 2 N x norm
 //       dense      + e N (G F + F)
-//       mixture    + e (N (G s + s) + S (2 C + G f + f)) + 4 (N (E + 3 K) + 2 E + 1)
-//   deferred  a block: e N (2 C + Q, + 2 C with dropout); dense: + e N G F; mixture: + e (N (E + G s) + S G
-//   f),
-//             + e S C where it is recomputed in full
+//       mixture    + e (N (G s + s) + R (C + G f + f) + T C) + 4 (N (E + 3 K) + 2 E + 1), and with experts
+//                    on n ranks + 4 (P + W + E / n + 1)
+//   deferred  a block: e N (2 C + Q, + 2 C with dropout); dense: + e N G F; mixture: + e (N (E + G s) + R G
+//             f), + e R C where it is recomputed in full, or results come apart (all-to-all)
+//
+// With experts on n ranks, L = E / n of them here, and capacity c: R = n N min(K, L), or n L c where that is
+// less; all-to-all: T = N K or E c, P = R or E c (the latter with capacity), W = 0; all-gather: T = R, P = W
+// = n N K.
 //
 // GPT-2 keeps e 16 N C + N (4 heads + 16) bytes a block: norm1, middle, norm2, out 4 C, query, key and value
 // 3 C, attention C, up and activated 8 C. Korthikanti et al. 2022 (equation 2) count 34 C bytes a row in
@@ -23,12 +27,10 @@
 // b h).
 //
 // Workspace: 4 B V' logits of B rows at once (+ e B V' in 16-bit types), V' = V rounded up to 64, 4 B losses,
-// e N C (gradient of a norm's output), e max(N A, N F for SwiGLU, S C, S f, N s), 4 N K, attention's
-// workspace; without `deferred` also e max(N Q, N G F, S G f), e N C with dropout, and e N (E + G s) for
-// mixtures.
+// e N C (gradient of a norm's output), e max(N A, N F for SwiGLU, R C, R f, N s), 4 N K, 16 L E with experts,
+// attention's workspace; without `deferred` also e max(N Q, N G F, R G f), e N C with dropout, and e N (E + G
+// s) for mixtures, + e R C where results come apart.
 #include "strategies/transformer/model_internal.h"
-
-#include <math.h>
 
 // Hands out 64-byte aligned pieces; without memory it only counts.
 typedef struct {
@@ -48,8 +50,9 @@ static size_t largest(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static void add_mixture_widths(ptb_model_widths *w, const ptb_layout *layout, size_t gates)
+static void add_mixture_widths(ptb_model_widths *w, const ptb_model_config *config, size_t gates)
 {
+    const ptb_layout *layout = config->layout;
     const ptb_model_shape *s = &layout->shape;
     w->experts = (size_t)s->experts;
     w->top_k = (size_t)s->top_k;
@@ -59,11 +62,12 @@ static void add_mixture_widths(ptb_model_widths *w, const ptb_layout *layout, si
     w->shared_up = gates * w->shared_activated;
     size_t choices = w->rows * w->top_k;
     w->slots = choices;
-    if (s->capacity_factor > 0) {
-        double capacity = ceil(s->capacity_factor * (double)choices / (double)s->experts);
-        w->capacity = capacity < (double)w->rows ? (size_t)capacity : w->rows; // a row chooses an expert once
+    w->capacity = ptb_expert_capacity(s, w->rows);
+    if (w->capacity)
         w->slots = w->capacity * w->experts < choices ? w->capacity * w->experts : choices;
-    }
+    w->flow = (ptb_expert_sizes){.received = w->slots, .results = w->slots};
+    if (config->experts)
+        w->flow = config->experts->sizes;
 }
 
 size_t ptb_model_loss_rows(const ptb_kernels *kernels, size_t rows)
@@ -94,7 +98,7 @@ ptb_model_widths ptb_model_widths_of(const ptb_model_config *config)
                           .logits_stride = ptb_model_logits_stride((size_t)s->vocabulary),
                           .element = ptb_dtype_size(config->type)};
     if (s->experts)
-        add_mixture_widths(&w, config->layout, gates);
+        add_mixture_widths(&w, config, gates);
     size_t asked = (size_t)config->loss_rows;
     w.loss_rows = !asked ? ptb_model_loss_rows(config->kernels, rows) : asked < rows ? asked : rows;
     return w;
@@ -131,6 +135,19 @@ static void place_norm(const ptb_model *m, arena *a, void **out, float **mean, f
     *rstd = piece(a, m->w.rows, sizeof **rstd);
 }
 
+static void place_flow(const ptb_model *m, arena *a, ptb_block_state *b)
+{
+    const ptb_expert_sizes *flow = &m->w.flow;
+    size_t local = (size_t)m->config.layout->local.experts;
+    b->flow = (ptb_expert_flow){.slot = b->slot,
+                                .counts = b->counts,
+                                .weight = b->weight,
+                                .place = piece(a, flow->places, sizeof *b->flow.place),
+                                .offsets = piece(a, local + 1, sizeof *b->flow.offsets),
+                                .weights = piece(a, flow->weights, sizeof *b->flow.weights),
+                                .results = b->expert_out};
+}
+
 static void place_mixture(const ptb_model *m, arena *a, ptb_block_state *b)
 {
     const ptb_model_widths *w = &m->w;
@@ -141,10 +158,12 @@ static void place_mixture(const ptb_model *m, arena *a, ptb_block_state *b)
     b->slot = piece(a, choices, sizeof *b->slot);
     b->offsets = piece(a, w->experts + 1, sizeof *b->offsets);
     b->counts = piece(a, w->experts, sizeof *b->counts);
-    b->dispatched = piece(a, w->slots * w->hidden, e);
-    b->up = piece(a, w->slots * w->expert_up, e);
-    b->activated = piece(a, w->slots * w->expert_activated, e);
-    b->expert_out = piece(a, w->slots * w->hidden, e);
+    b->dispatched = piece(a, w->flow.received * w->hidden, e);
+    b->up = piece(a, w->flow.received * w->expert_up, e);
+    b->activated = piece(a, w->flow.received * w->expert_activated, e);
+    b->expert_out = piece(a, w->flow.results * w->hidden, e);
+    if (m->config.experts)
+        place_flow(m, a, b);
     b->shared_up = piece(a, w->rows * w->shared_up, e);
     b->shared_activated = piece(a, w->rows * w->shared_activated, e);
 }
@@ -209,12 +228,12 @@ static void place_deferred(const ptb_model *m, arena *a, size_t block, ptb_block
     g->d_feed = drops ? piece(a, narrow, e) : g->d_out;
     g->d_projection = drops ? piece(a, narrow, e) : g->d_middle;
     g->d_qkv = piece(a, n * w->qkv, e);
-    g->d_up = piece(a, mixture ? w->slots * w->expert_up : n * w->up, e);
+    g->d_up = piece(a, mixture ? w->flow.received * w->expert_up : n * w->up, e);
     if (mixture) {
         g->d_router = piece(a, n * w->experts, e);
         g->d_shared_up = piece(a, n * w->shared_up, e);
-        if (recomputes_all(m, block))
-            g->d_expert_out = piece(a, w->slots * w->hidden, e);
+        if (recomputes_all(m, block) || w->flow.apart)
+            g->d_expert_out = piece(a, w->flow.received * w->hidden, e);
     }
 }
 
@@ -225,13 +244,14 @@ static void place_scratch(const ptb_model *m, arena *a, ptb_block_gradients *g)
     const ptb_model_shape *s = &m->config.layout->shape;
     size_t n = w->rows, e = w->element;
     bool dense = !s->experts || s->dense_layers;
-    size_t wide = largest(n * w->qkv, largest(dense ? n * w->up : 0, w->slots * w->expert_up));
+    size_t wide = largest(n * w->qkv, largest(dense ? n * w->up : 0, w->flow.received * w->expert_up));
     g->d_up = g->d_qkv = piece(a, wide, e);
     if (s->dropout > 0)
         g->d_feed = g->d_projection = piece(a, n * w->hidden, e);
     if (s->experts) {
         g->d_router = piece(a, n * w->experts, e);
         g->d_shared_up = piece(a, n * w->shared_up, e);
+        g->d_expert_out = piece(a, w->flow.apart ? w->flow.received * w->hidden : 0, e);
     }
 }
 
@@ -246,13 +266,22 @@ static void place_workspace(ptb_model *m, arena *a, ptb_block_gradients *scratch
     m->d_norm = piece(a, n * w->hidden, w->element);
     bool gated = s->activation == PTB_SWIGLU && (!s->experts || s->dense_layers);
     size_t inner = largest(n * w->attention, gated ? n * w->activated : 0);
-    inner = largest(inner, w->slots * (s->experts ? largest(w->hidden, w->expert_activated) : 0));
+    inner = largest(inner, w->flow.received * (s->experts ? largest(w->hidden, w->expert_activated) : 0));
     m->d_inner = piece(a, largest(inner, n * w->shared_activated), w->element);
     m->d_weight = piece(a, n * w->top_k, sizeof *m->d_weight);
+    m->tally = piece(a, (size_t)s->layers * 2 * w->experts, sizeof *m->tally);
     if (!m->config.deferred)
         place_scratch(m, a, scratch);
     ptb_attention_shape shape = ptb_block_attention_shape(&m->config);
     m->attention_workspace = piece(a, m->config.kernels->attention_workspace(&shape, m->config.threads), 1);
+}
+
+// What a state has that does not lie in the slot's memory. number: of the block among those of all slots.
+static void place_counts(const ptb_model *m, size_t block, size_t number, ptb_block_state *b)
+{
+    b->tally = m->tally + block * 2 * m->w.experts;
+    if (m->lists)
+        b->flow.lists = m->lists + number * PTB_EXPERT_LISTS * (size_t)m->config.layout->cut.ep;
 }
 
 static void place_slot(const ptb_model *m, arena *a, const ptb_block_state shared[2],
@@ -283,6 +312,8 @@ static void place_slot(const ptb_model *m, arena *a, const ptb_block_state share
             g.d_expert_out = state.expert_out;
         if (!slot->block)
             continue;
+        if (is_mixture(m, b))
+            place_counts(m, b, (size_t)(&slot->block[b] - m->states), &state);
         slot->block[b] = state;
         slot->gradients[b] = g;
     }

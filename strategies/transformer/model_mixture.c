@@ -3,6 +3,10 @@
 // added with the router's weights (combine). Shared experts are one dense feed-forward of their joint width
 // that every row goes through. How many rows an expert gets is known to the device alone: buffers hold as
 // many slots as choices can take.
+//
+// Experts on several ranks (strategies/expert/dispatch.h): rows go to the ranks of their experts and results
+// come back. Beside that, shared experts are computed in forward, and the gradients of them and of the
+// experts' weights in backward.
 #include "strategies/transformer/model_internal.h"
 
 static ptb_pass_layer plain(const ptb_pass *p, ptb_tensor_role weight)
@@ -12,7 +16,18 @@ static ptb_pass_layer plain(const ptb_pass *p, ptb_tensor_role weight)
 
 static ptb_pass_layer grouped(const ptb_pass *p, ptb_tensor_role weight)
 {
-    return (ptb_pass_layer){.weight = weight, .rows = p->m->w.slots, .offsets = p->state->offsets};
+    const ptb_block_state *b = p->state;
+    bool moved = p->m->config.experts;
+    return (ptb_pass_layer){.weight = weight,
+                            .rows = moved ? b->flow.rows : p->m->w.slots,
+                            .offsets = moved ? b->flow.offsets : b->offsets};
+}
+
+static ptb_pass part_of(const ptb_pass *p, int part)
+{
+    ptb_pass some = *p;
+    some.parts = p->parts & part;
+    return some;
 }
 
 static bool has_balance(const ptb_pass *p)
@@ -32,31 +47,46 @@ static ptb_status route(const ptb_pass *p, bool again)
                                                .slot = b->slot,
                                                .offsets = b->offsets,
                                                .counts = b->counts,
+                                               .tally = again ? NULL : b->tally,
                                                .loss = has_balance(p) && !again ? p->slot->balance : NULL,
                                                .logits = b->probabilities,
                                                .rows = w->rows,
                                                .experts = w->experts,
                                                .top_k = w->top_k,
                                                .capacity = w->capacity,
+                                               .part = w->flow.part,
                                                .balance = s->balance,
                                                .scale = p->slot->microbatch.share,
                                                .normalise = s->normalise});
 }
 
-static ptb_status experts_forward(const ptb_pass *p)
+static ptb_status dispatch(const ptb_pass *p)
 {
-    const ptb_model_widths *w = &p->m->w;
+    const ptb_block_state *b = p->state;
+    return p->k->dispatch(p->stream, &(ptb_dispatch){.type = p->m->config.type,
+                                                     .out = b->dispatched,
+                                                     .in = b->norm2,
+                                                     .slot = b->slot,
+                                                     .rows = p->m->w.rows,
+                                                     .top_k = p->m->w.top_k,
+                                                     .width = p->m->w.hidden});
+}
+
+static ptb_status experts_forward(const ptb_pass *p, void *out)
+{
     ptb_block_state *b = p->state;
-    PTB_TRY(p->k->dispatch(p->stream, &(ptb_dispatch){.type = p->m->config.type,
-                                                      .out = b->dispatched,
-                                                      .in = b->norm2,
-                                                      .slot = b->slot,
-                                                      .rows = w->rows,
-                                                      .top_k = w->top_k,
-                                                      .width = w->hidden}));
-    PTB_TRY(ptb_pass_up(p, grouped(p, PTB_BLOCK_EXPERTS_UP_WEIGHT), w->expert_activated, b->dispatched, b->up,
-                        b->activated));
-    return ptb_pass_linear(p, grouped(p, PTB_BLOCK_EXPERTS_DOWN_WEIGHT), b->activated, NULL, b->expert_out);
+    PTB_TRY(ptb_pass_up(p, grouped(p, PTB_BLOCK_EXPERTS_UP_WEIGHT), p->m->w.expert_activated, b->dispatched,
+                        b->up, b->activated));
+    return ptb_pass_linear(p, grouped(p, PTB_BLOCK_EXPERTS_DOWN_WEIGHT), b->activated, NULL, out);
+}
+
+static ptb_status shared_up(const ptb_pass *p)
+{
+    ptb_block_state *b = p->state;
+    if (!p->m->w.shared_activated)
+        return PTB_OK;
+    return ptb_pass_up(p, plain(p, PTB_BLOCK_SHARED_UP_WEIGHT), p->m->w.shared_activated, b->norm2,
+                       b->shared_up, b->shared_activated);
 }
 
 static ptb_status combine(const ptb_pass *p, const void *residual, void *out)
@@ -72,27 +102,61 @@ static ptb_status combine(const ptb_pass *p, const void *residual, void *out)
                                                    .width = p->m->w.hidden});
 }
 
-ptb_status ptb_mixture_forward(const ptb_pass *p, bool again)
+// What the block adds to without the experts: the residual stream, where dropout does not come before, and
+// what shared experts compute.
+static ptb_status shared_down(const ptb_pass *p, const void **sum)
 {
-    const ptb_model_widths *w = &p->m->w;
     ptb_block_state *b = p->state;
-    bool shared = w->shared_activated, drops = p->m->config.layout->shape.dropout > 0;
-    PTB_TRY(route(p, again));
-    PTB_TRY(experts_forward(p));
-    if (shared) {
-        PTB_TRY(ptb_pass_up(p, plain(p, PTB_BLOCK_SHARED_UP_WEIGHT), w->shared_activated, b->norm2,
-                            b->shared_up, b->shared_activated));
-    }
+    *sum = p->m->config.layout->shape.dropout > 0 ? NULL : b->middle;
+    if (!p->m->w.shared_activated)
+        return PTB_OK;
+    PTB_TRY(ptb_pass_linear(p, plain(p, PTB_BLOCK_SHARED_DOWN_WEIGHT), b->shared_activated, *sum, b->out));
+    *sum = b->out;
+    return PTB_OK;
+}
+
+// Experts on several ranks. When everything is computed again for the weights' gradients alone, nothing needs
+// to come back.
+static ptb_status moved_forward(const ptb_pass *p, bool again)
+{
+    ptb_block_state *b = p->state;
+    ptb_expert_axis *axis = p->m->config.experts;
+    const ptb_expert_dispatch *move = axis->env.dispatch;
+    void *computed = axis->sizes.apart ? p->m->d_inner : b->expert_out;
+    const void *sum = NULL;
+    PTB_TRY(move->there(axis, &b->flow, b->norm2));
+    PTB_TRY(shared_up(p));
+    if (!again)
+        PTB_TRY(shared_down(p, &sum));
+    PTB_TRY(move->arrive(axis, &b->flow, b->dispatched));
+    PTB_TRY(experts_forward(p, computed));
+    if (again && (!axis->sizes.apart || !(p->parts & PTB_BACKWARD_INPUT)))
+        return PTB_OK;
+    PTB_TRY(move->back(axis, &b->flow, computed));
+    return move->combine(axis, &b->flow, sum, again ? NULL : b->out);
+}
+
+static ptb_status own_forward(const ptb_pass *p, bool again)
+{
+    ptb_block_state *b = p->state;
+    const void *sum;
+    PTB_TRY(dispatch(p));
+    PTB_TRY(experts_forward(p, b->expert_out));
+    PTB_TRY(shared_up(p));
     if (again)
         return PTB_OK;
-    const void *residual = drops ? NULL : b->middle; // dropout comes before the residual is added
-    if (shared) {
-        PTB_TRY(ptb_pass_linear(p, plain(p, PTB_BLOCK_SHARED_DOWN_WEIGHT), b->shared_activated, residual,
-                                b->out));
-        residual = b->out;
-    }
-    PTB_TRY(combine(p, residual, b->out));
-    return drops ? ptb_pass_dropout(p, PTB_DROPOUT_FEED_FORWARD, b->out, b->middle, b->out) : PTB_OK;
+    PTB_TRY(shared_down(p, &sum));
+    return combine(p, sum, b->out);
+}
+
+ptb_status ptb_mixture_forward(const ptb_pass *p, bool again)
+{
+    ptb_block_state *b = p->state;
+    PTB_TRY(route(p, again));
+    PTB_TRY(p->m->config.experts ? moved_forward(p, again) : own_forward(p, again));
+    if (again || p->m->config.layout->shape.dropout <= 0)
+        return PTB_OK;
+    return ptb_pass_dropout(p, PTB_DROPOUT_FEED_FORWARD, b->out, b->middle, b->out);
 }
 
 static ptb_status combine_backward(const ptb_pass *p)
@@ -110,36 +174,42 @@ static ptb_status combine_backward(const ptb_pass *p)
                                                                      .width = p->m->w.hidden});
 }
 
-// Writes d_norm.
-static ptb_status experts_backward(const ptb_pass *p)
+// The gradients of the experts' products; d_inner becomes that of their input.
+static ptb_status products_backward(const ptb_pass *p)
 {
-    const ptb_model_widths *w = &p->m->w;
     const ptb_block_state *b = p->state;
-    void *d_up = p->g->d_up, *d_inner = p->m->d_inner; // d_inner: of activated, then of dispatched
-    bool input = p->parts & PTB_BACKWARD_INPUT;
-    if (input)
-        PTB_TRY(combine_backward(p));
+    void *d_inner = p->m->d_inner; // of activated, then of dispatched
     const ptb_pass_down_buffers down = {.d_out = p->g->d_expert_out,
                                         .activated = b->activated,
                                         .up = b->up,
                                         .d_activated = d_inner,
-                                        .d_up = d_up};
-    PTB_TRY(ptb_pass_down_backward(p, grouped(p, PTB_BLOCK_EXPERTS_DOWN_WEIGHT), w->expert_activated, &down));
-    PTB_TRY(ptb_pass_linear_backward(p, grouped(p, PTB_BLOCK_EXPERTS_UP_WEIGHT), d_up, b->dispatched, d_inner,
-                                     false));
+                                        .d_up = p->g->d_up};
+    PTB_TRY(ptb_pass_down_backward(p, grouped(p, PTB_BLOCK_EXPERTS_DOWN_WEIGHT), p->m->w.expert_activated,
+                                   &down));
+    return ptb_pass_linear_backward(p, grouped(p, PTB_BLOCK_EXPERTS_UP_WEIGHT), p->g->d_up, b->dispatched,
+                                    d_inner, false);
+}
+
+// Writes d_norm.
+static ptb_status experts_backward(const ptb_pass *p)
+{
+    bool input = p->parts & PTB_BACKWARD_INPUT;
+    if (input)
+        PTB_TRY(combine_backward(p));
+    PTB_TRY(products_backward(p));
     if (!input)
         return PTB_OK;
     return p->k->dispatch_gradient(p->stream, &(ptb_dispatch_gradient){.type = p->m->config.type,
                                                                        .d_in = p->m->d_norm,
-                                                                       .d_out = d_inner,
-                                                                       .slot = b->slot,
-                                                                       .rows = w->rows,
-                                                                       .top_k = w->top_k,
-                                                                       .width = w->hidden});
+                                                                       .d_out = p->m->d_inner,
+                                                                       .slot = p->state->slot,
+                                                                       .rows = p->m->w.rows,
+                                                                       .top_k = p->m->w.top_k,
+                                                                       .width = p->m->w.hidden});
 }
 
-// Adds to d_norm.
-static ptb_status router_backward(const ptb_pass *p)
+// Adds to d_norm, or writes it; after d_weight.
+static ptb_status router_backward(const ptb_pass *p, bool add)
 {
     const ptb_model_widths *w = &p->m->w;
     const ptb_model_shape *s = &p->m->config.layout->shape;
@@ -161,27 +231,58 @@ static ptb_status router_backward(const ptb_pass *p)
     if (p->parts & PTB_BACKWARD_INPUT)
         PTB_TRY(p->k->route_gradient(p->stream, &route));
     return ptb_pass_linear_backward(p, plain(p, PTB_BLOCK_ROUTER_WEIGHT), p->g->d_router, b->norm2,
-                                    p->m->d_norm, true);
+                                    p->m->d_norm, add);
 }
 
-// Adds to d_norm.
-static ptb_status shared_backward(const ptb_pass *p)
+// Adds to d_norm, or writes it.
+static ptb_status shared_backward(const ptb_pass *p, bool add)
 {
-    const ptb_model_widths *w = &p->m->w;
     const ptb_block_state *b = p->state;
     const ptb_pass_down_buffers down = {.d_out = p->g->d_feed,
                                         .activated = b->shared_activated,
                                         .up = b->shared_up,
                                         .d_activated = p->m->d_inner,
                                         .d_up = p->g->d_shared_up};
-    PTB_TRY(ptb_pass_down_backward(p, plain(p, PTB_BLOCK_SHARED_DOWN_WEIGHT), w->shared_activated, &down));
+    PTB_TRY(
+        ptb_pass_down_backward(p, plain(p, PTB_BLOCK_SHARED_DOWN_WEIGHT), p->m->w.shared_activated, &down));
     return ptb_pass_linear_backward(p, plain(p, PTB_BLOCK_SHARED_UP_WEIGHT), p->g->d_shared_up, b->norm2,
-                                    p->m->d_norm, true);
+                                    p->m->d_norm, add);
+}
+
+// Gradients of results go there while those of the shared experts are computed, gradients of rows come back
+// while those of the experts' weights are.
+static ptb_status moved_input(const ptb_pass *p)
+{
+    const ptb_pass input = part_of(p, PTB_BACKWARD_INPUT), weight = part_of(p, PTB_BACKWARD_WEIGHT);
+    ptb_expert_axis *axis = p->m->config.experts;
+    const ptb_expert_dispatch *move = axis->env.dispatch;
+    ptb_expert_flow *flow = &p->state->flow;
+    bool shared = p->m->w.shared_activated;
+    PTB_TRY(move->gradient_there(axis, flow, p->g->d_feed, p->m->d_weight));
+    if (shared)
+        PTB_TRY(shared_backward(p, false));
+    PTB_TRY(move->gradient_arrive(axis, flow, p->m->d_weight, p->g->d_expert_out));
+    PTB_TRY(products_backward(&input));
+    PTB_TRY(move->gradient_back(axis, flow, p->m->d_inner));
+    PTB_TRY(products_backward(&weight));
+    PTB_TRY(router_backward(p, shared));
+    return move->gradient_leave(axis, flow, p->m->d_norm);
+}
+
+static ptb_status moved_backward(const ptb_pass *p)
+{
+    if (p->parts & PTB_BACKWARD_INPUT)
+        return moved_input(p);
+    PTB_TRY(products_backward(p));
+    PTB_TRY(router_backward(p, true));
+    return p->m->w.shared_activated ? shared_backward(p, true) : PTB_OK;
 }
 
 ptb_status ptb_mixture_backward(const ptb_pass *p)
 {
+    if (p->m->config.experts)
+        return moved_backward(p);
     PTB_TRY(experts_backward(p));
-    PTB_TRY(router_backward(p));
-    return p->m->w.shared_activated ? shared_backward(p) : PTB_OK;
+    PTB_TRY(router_backward(p, true));
+    return p->m->w.shared_activated ? shared_backward(p, true) : PTB_OK;
 }

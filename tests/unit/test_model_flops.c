@@ -39,9 +39,11 @@ static double flops(const ptb_model_shape *shape, ptb_recompute recompute, int64
                                .recompute_every = every};
     assert_int_equal(ptb_layout_init(&l, shape, NULL), PTB_OK);
     assert_int_equal(ptb_device_open("host", 0, &config.device), PTB_OK);
+    assert_int_equal(ptb_stream_new(config.device, PTB_STREAM_CALLER, 0, &config.stream), PTB_OK);
     assert_int_equal(ptb_model_new(&config, &model), PTB_OK);
     double sum = ptb_model_flops(model);
     ptb_model_free(model);
+    ptb_stream_free(config.stream);
     ptb_device_close(config.device);
     ptb_layout_release(&l);
     return sum;

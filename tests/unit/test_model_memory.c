@@ -6,7 +6,33 @@
 typedef struct {
     double n, c, a, q, f, gf, heads, norm, e, layers, dense, mixtures; // N, C, A, Q, F, G F ...
     double experts, k, s, ef, shared, g;                               // E, K, S, f, s, G
+    double ranks, r, t, p, w;                                          // n, R, T, P, W
+    bool apart;
 } letters;
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double smaller(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+// Experts on several ranks, as strategies/expert/*.c say it.
+static void add_ranks(letters *x, const ptb_model_config *config, double capacity)
+{
+    double local = x->experts / x->ranks, block = x->experts * capacity;
+    bool gathers = strcmp(config->experts->env.dispatch->plugin.name, "all_gather") == 0;
+    x->r = x->ranks * x->n * smaller(x->k, local);
+    if (capacity > 0)
+        x->r = smaller(x->r, block);
+    x->apart = !gathers;
+    x->t = gathers ? x->r : capacity > 0 ? block : x->n * x->k;
+    x->w = gathers ? x->ranks * x->n * x->k : 0;
+    x->p = gathers ? x->w : capacity > 0 ? block : x->r;
+}
 
 static letters letters_of(const ptb_layout *l, const ptb_model_config *config)
 {
@@ -30,16 +56,15 @@ static letters letters_of(const ptb_layout *l, const ptb_model_config *config)
         x.ef = (double)s->expert_hidden;
         x.shared = (double)s->shared_experts * x.ef;
         x.s = x.n * x.k;
-        double capacity = ceil(s->capacity_factor * x.s / x.experts);
-        if (s->capacity_factor > 0 && capacity * x.experts < x.s)
-            x.s = capacity * x.experts;
+        double capacity = smaller(ceil(s->capacity_factor * x.s / x.experts), x.n);
+        if (s->capacity_factor > 0)
+            x.s = smaller(x.s, capacity * x.experts);
+        x.r = x.t = x.s;
+        x.ranks = l->cut.ep;
+        if (config->experts)
+            add_ranks(&x, config, capacity);
     }
     return x;
-}
-
-static double larger(double a, double b)
-{
-    return a > b ? a : b;
 }
 
 // Parts of a block: attention's, and the rest but for its output.
@@ -53,8 +78,9 @@ static double rest_part(const letters *x, bool mixture)
     double both = x->e * x->n * (3 * x->c + x->q) + 2 * x->n * x->norm;
     if (!mixture)
         return both + x->e * x->n * (x->gf + x->f);
-    return both + x->e * (x->n * (x->g + 1) * x->shared + x->s * (2 * x->c + (x->g + 1) * x->ef)) +
-           4 * (x->n * (x->experts + 3 * x->k) + 2 * x->experts + 1);
+    return both + x->e * (x->n * (x->g + 1) * x->shared + x->r * (x->c + (x->g + 1) * x->ef) + x->t * x->c) +
+           4 * (x->n * (x->experts + 3 * x->k) + 2 * x->experts + 1) +
+           (x->ranks > 1 ? 4 * (x->p + x->w + x->experts / x->ranks + 1) : 0);
 }
 
 static double deferred_part(const letters *x, bool mixture, bool drops, bool again)
@@ -62,8 +88,8 @@ static double deferred_part(const letters *x, bool mixture, bool drops, bool aga
     double both = x->e * x->n * (2 * x->c + x->q + (drops ? 2 * x->c : 0));
     if (!mixture)
         return both + x->e * x->n * x->gf;
-    return both + x->e * (x->n * (x->experts + x->g * x->shared) + x->s * x->g * x->ef) +
-           (again ? x->e * x->s * x->c : 0);
+    return both + x->e * (x->n * (x->experts + x->g * x->shared) + x->r * x->g * x->ef) +
+           (again || x->apart ? x->e * x->r * x->c : 0);
 }
 
 static double activations(const ptb_layout *l, const ptb_model_config *config)
@@ -97,11 +123,13 @@ static double workspace(const ptb_layout *l, const ptb_model_config *config)
     b = b < 1 ? 1 : b > 256 && !config->loss_rows ? 256 : b;
     double inner = larger(x.n * x.a, x.g == 2 && x.dense > 0 ? x.n * x.f : 0);
     if (x.mixtures > 0)
-        inner = larger(larger(inner, x.s * x.c), larger(x.s * x.ef, x.n * x.shared));
-    double sum = b * v * (x.e == 4 ? 4 : 4 + x.e) + 4 * b + x.e * (x.n * x.c + inner) + 4 * x.n * x.k;
+        inner = larger(larger(inner, x.r * x.c), larger(x.r * x.ef, x.n * x.shared));
+    double sum = 16 * x.layers * x.experts + b * v * (x.e == 4 ? 4 : 4 + x.e) + 4 * b +
+                 x.e * (x.n * x.c + inner) + 4 * x.n * x.k;
     if (!config->deferred) {
-        double wide = larger(x.n * x.q, larger(x.dense > 0 ? x.n * x.gf : 0, x.s * x.g * x.ef));
+        double wide = larger(x.n * x.q, larger(x.dense > 0 ? x.n * x.gf : 0, x.r * x.g * x.ef));
         sum += x.e * (wide + (s->dropout > 0 ? x.n * x.c : 0) + x.n * (x.experts + x.g * x.shared));
+        sum += x.apart ? x.e * x.r * x.c : 0;
     }
     return sum;
 }
@@ -140,6 +168,17 @@ static const ptb_model_config configs[] = {
     {.type = PTB_F16, .recompute = PTB_RECOMPUTE_SELECTIVE, .recompute_every = 3, .deferred = true},
 };
 
+static void check_closed_form(size_t i, size_t k, const ptb_layout *l, ptb_model_config config)
+{
+    uint64_t bytes[PTB_MEMORY_COUNT];
+    ptb_model_memory(&config, bytes);
+    double buffers = (config.slots ? config.slots : 1) * (8 + 30 * (double)l->shape.layers) + 30;
+    check_near("activations", i, k, bytes[PTB_MEMORY_ACTIVATIONS], activations(l, &config), buffers);
+    check_near("workspace", i, k, bytes[PTB_MEMORY_WORKSPACE], workspace(l, &config), 14);
+    for (int c = 0; c < PTB_MEMORY_COUNT; c++)
+        assert_true(c == PTB_MEMORY_ACTIVATIONS || c == PTB_MEMORY_WORKSPACE || bytes[c] == 0);
+}
+
 static void test_closed_form(void **state)
 {
     (void)state;
@@ -148,20 +187,43 @@ static void test_closed_form(void **state)
         for (size_t k = 0; k < sizeof configs / sizeof *configs; k++) {
             ptb_layout l;
             ptb_model_config config = configs[k];
-            uint64_t bytes[PTB_MEMORY_COUNT];
             assert_int_equal(ptb_layout_init(&l, &shapes[i], NULL), PTB_OK);
             config.kernels = &kernels;
             config.layout = &l;
             config.batch = 21;
             config.threads = 1;
-            ptb_model_memory(&config, bytes);
-            double buffers = (config.slots ? config.slots : 1) * (8 + 26 * (double)l.shape.layers) + 26;
-            check_near("activations", i, k, bytes[PTB_MEMORY_ACTIVATIONS], activations(&l, &config), buffers);
-            check_near("workspace", i, k, bytes[PTB_MEMORY_WORKSPACE], workspace(&l, &config), 12);
-            for (int c = 0; c < PTB_MEMORY_COUNT; c++)
-                assert_true(c == PTB_MEMORY_ACTIVATIONS || c == PTB_MEMORY_WORKSPACE || bytes[c] == 0);
+            check_closed_form(i, k, &l, config);
             ptb_layout_release(&l);
         }
+}
+
+static void test_expert_ranks(void **state)
+{
+    (void)state;
+    ptb_kernels kernels = {.attention_workspace = no_workspace};
+    static const char *const names[] = {"all_to_all", "all_gather"};
+    for (size_t i = 3; i < sizeof shapes / sizeof *shapes; i++) // those with experts
+        for (size_t k = 0; k < sizeof configs / sizeof *configs; k++)
+            for (size_t d = 0; d < 2; d++) {
+                ptb_layout l;
+                ptb_layout_cut cut = {.ep = (int)shapes[i].experts, .ep_rank = 1};
+                ptb_model_config config = configs[k];
+                assert_int_equal(ptb_layout_init(&l, &shapes[i], &cut), PTB_OK);
+                ptb_expert_env env = {.dispatch = (const ptb_expert_dispatch *)ptb_registry_find(
+                                          PTB_KIND_EXPERT_DISPATCH, names[d]),
+                                      .layout = &l,
+                                      .rows = 21 * (size_t)shapes[i].sequence,
+                                      .type = config.type};
+                ptb_expert_axis axis;
+                ptb_expert_axis_describe(&env, &axis);
+                config.kernels = &kernels;
+                config.layout = &l;
+                config.batch = 21;
+                config.threads = 1;
+                config.experts = &axis;
+                check_closed_form(i, k, &l, config);
+                ptb_layout_release(&l);
+            }
 }
 
 // The figures in the field's own terms: GPT-2's 34 bytes a row and element without the 2 of dropout masks.
@@ -186,6 +248,7 @@ static void test_gpt2(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_closed_form), cmocka_unit_test(test_gpt2)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_closed_form),
+                                       cmocka_unit_test(test_expert_ranks), cmocka_unit_test(test_gpt2)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
