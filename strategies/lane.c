@@ -97,6 +97,8 @@ static double volume_of(const ptb_lane *lane, const ptb_coll *call)
 
 ptb_status ptb_lane_collective(ptb_lane *lane, const ptb_coll *call, const char *name)
 {
+    if (lane->muted)
+        return PTB_OK;
     uint64_t bytes = call->count * ptb_dtype_size(call->dtype);
     ptb_span span = span_of(lane, PTB_SPAN_COMM, bytes, name ? name : ptb_coll_name(call->kind));
     bool moves = lane->size > 1; // one rank has nothing to say: no span, so that none shows in the trace
@@ -130,6 +132,8 @@ static ptb_status send_and_receive(ptb_lane *lane, const ptb_lane_message *m)
 
 ptb_status ptb_lane_exchange(ptb_lane *lane, const ptb_lane_message *messages, size_t count, const char *name)
 {
+    if (lane->muted)
+        return PTB_OK;
     uint64_t bytes = 0;
     for (size_t i = 0; i < count; i++)
         bytes += messages[i].send_count * ptb_dtype_size(messages[i].dtype);

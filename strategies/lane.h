@@ -35,6 +35,7 @@ typedef struct {
     ptb_stream *stream; // another one than compute's
     ptb_mark mark;
     ptb_event *forked, *joined;
+    bool muted; // nothing is moved, recorded or counted: what a step takes without communication
     int number; // of what is communicated (a bucket), as the spans' unit; -1: they have compute's
     // Since the lane was made.
     ptb_lane_moved moved;

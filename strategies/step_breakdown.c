@@ -21,6 +21,11 @@
     X(input, "ms", PTB_LOWER_IS_BETTER, "input spans outside C and K")                                       \
     X(other, "ms", PTB_LOWER_IS_BETTER, "step - |K or C or input|")                                          \
     X(comm, "ms", PTB_LOWER_IS_BETTER, "|C|")                                                                \
+    X(exposed_dp, "ms", PTB_LOWER_IS_BETTER, "|C| - |C and K|, C of dp alone")                               \
+    X(exposed_tp, "ms", PTB_LOWER_IS_BETTER, "|C| - |C and K|, C of tp alone")                               \
+    X(exposed_pp, "ms", PTB_LOWER_IS_BETTER, "|C| - |C and K|, C of pp alone")                               \
+    X(exposed_cp, "ms", PTB_LOWER_IS_BETTER, "|C| - |C and K|, C of cp alone")                               \
+    X(exposed_ep, "ms", PTB_LOWER_IS_BETTER, "|C| - |C and K|, C of ep alone")                               \
     X(overlap, "%", PTB_HIGHER_IS_BETTER, "|C and K| / |C|")
 #define AVERAGE "; mean of the middle half of steps by time, of ranks"
 
@@ -28,12 +33,15 @@ enum {
 #define X(name, unit, better, convention) PART_##name,
     PARTS(X)
 #undef X
-        PART_COUNT
+        PART_COUNT,
+    PART_FIRST_AXIS = PART_exposed_dp,
+    PART_LAST_AXIS = PART_exposed_ep // in the order of ptb_span.axis, from 1 on
 };
 
 typedef struct {
-    double value[PART_COUNT]; // ms; overlap unused
-    double step_ms;           // this rank's whole step; NAN: spans were dropped
+    double value[PART_COUNT];  // ms; overlap unused
+    double step_ms;            // this rank's whole step; NAN: spans were dropped
+    bool axis[PTB_AXIS_COUNT]; // that something was communicated on
 } step_parts;
 
 struct ptb_step_breakdown {
@@ -67,7 +75,7 @@ void ptb_step_breakdown_free(ptb_step_breakdown *b)
 
 static step_parts measure(const ptb_overlap *o)
 {
-    step_parts p;
+    step_parts p = {.step_ms = (double)o->step_ns * 1e-6};
     p.value[PART_forward] = (double)o->phase_compute_ns[PTB_PHASE_FORWARD] * 1e-6;
     p.value[PART_backward] = (double)o->phase_compute_ns[PTB_PHASE_BACKWARD] * 1e-6;
     p.value[PART_optimizer] = (double)o->optimizer_ns * 1e-6;
@@ -76,7 +84,11 @@ static step_parts measure(const ptb_overlap *o)
     p.value[PART_other] = (double)(o->step_ns - o->accounted_ns) * 1e-6;
     p.value[PART_comm] = (double)o->communication_ns * 1e-6;
     p.value[PART_overlap] = NAN; // of sums, not of steps
-    p.step_ms = (double)o->step_ns * 1e-6;
+    for (int i = PART_FIRST_AXIS; i <= PART_LAST_AXIS; i++) {
+        const ptb_overlap_part *axis = &o->axis[1 + i - PART_FIRST_AXIS];
+        p.value[i] = (double)axis->exposed_ns * 1e-6;
+        p.axis[1 + i - PART_FIRST_AXIS] = axis->communication_ns > 0;
+    }
     return p;
 }
 
@@ -147,6 +159,8 @@ static step_parts average(const ptb_step_breakdown *b, const timed_step *chosen,
         for (int i = 0; i < PART_COUNT; i++)
             mean.value[i] += step->value[i] / (double)count;
         mean.step_ms += step->step_ms / (double)count;
+        for (int a = 0; a < PTB_AXIS_COUNT; a++)
+            mean.axis[a] = mean.axis[a] || step->axis[a];
     }
     double comm = mean.value[PART_comm];
     mean.value[PART_overlap] = comm > 0 ? 100 * (comm - mean.value[PART_exposed_comm]) / comm : NAN;
@@ -172,8 +186,13 @@ static void add_metrics(const step_parts *all, int ranks, double slowest_ms, ptb
         mean_ms += all[r].step_ms / ranks;
     for (int i = 0; i < PART_COUNT; i++) {
         double sum = 0;
-        for (int r = 0; r < ranks; r++)
+        bool there = i < PART_FIRST_AXIS || i > PART_LAST_AXIS;
+        for (int r = 0; r < ranks; r++) {
             sum += all[r].value[i];
+            there = there || all[r].axis[1 + i - PART_FIRST_AXIS];
+        }
+        if (!there)
+            continue;
         ptb_metrics_add(metrics, parts[i].name, sum / ranks, parts[i].unit, parts[i].better,
                         parts[i].convention);
     }

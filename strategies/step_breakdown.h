@@ -14,7 +14,8 @@ void ptb_step_breakdown_free(ptb_step_breakdown *breakdown);
 ptb_status ptb_step_breakdown_add(ptb_step_breakdown *breakdown, const ptb_span *spans, size_t count,
                                   size_t dropped, uint64_t steps);
 // Adds, in ms, forward, backward, optimizer, exposed_comm, input, other and imbalance, which sum to step;
-// comm, and overlap in %. Of the last `timed` of `steps` steps the middle half is taken, in order of the
+// comm, exposed_dp and so on for the axes that were communicated on (communication of two axes at once counts
+// for both), and overlap in %. Of the last `timed` of `steps` steps the middle half is taken, in order of the
 // slowest rank's time (so `step` is the interquartile mean of that). The first six are means over these steps
 // and over ranks; imbalance is what the slowest rank takes longer than the mean of the ranks. NAN when spans
 // were dropped. Collective.
