@@ -152,6 +152,21 @@ typedef struct {
     bool accumulate; // all three gradients
 } ptb_attention_gradient;
 
+// Attention over some of the keys joins attention over others: with weights exp(lse) of the two, out is the
+// mean and lse the log of the sum (Dao 2023, "FlashAttention-2", section 3.1.1; Liu et al. 2023, "Ring
+// Attention"). Where neither saw a key, out is 0 and lse -INFINITY. The result so far is f32 whatever the
+// type, so that many parts round once.
+typedef struct {
+    float *out;            /* [batch, length, heads * head_width]: result so far */
+    float *lse;            /* [batch, heads, length] */
+    void *rounded;         /* as out, type: the joined result; NULL: not wanted */
+    const void *part;      /* as out, type */
+    const float *part_lse; /* [batch, heads, length] */
+    size_t batch, length, heads, head_width;
+    ptb_dtype type;
+    bool first; // there is no result so far: out and lse become the part's
+} ptb_merge;
+
 // Rotary positions (Su et al. 2021), in place: columns i and i + head_width / 2 of a head are turned by
 // position * base^(-2 i / head_width) (the halves are paired, as in Hugging Face's Llama). inverse turns
 // back, which is the gradient. head_width is even. Position of row r: offset + r mod length - start[r].
@@ -221,6 +236,19 @@ typedef struct {
     size_t count;
     ptb_dtype out_type, in_type;
 } ptb_convert;
+
+// out[i, j, k, c] = (out's type) in[i, j, k, c] (+ out) for i, j, k < count, c < width. Element c of a block
+// is at i stride[0] + j stride[1] + k stride[2] + c of either side, in elements; strides may be negative, of
+// in also 0. Blocks of out do not overlap each other or in. Of one type on both sides and without accumulate
+// bits are moved, which i32 may be, too; else types are compute types.
+typedef struct {
+    void *out;
+    const void *in;
+    int64_t out_stride[3], in_stride[3];
+    size_t count[3], width;
+    ptb_dtype out_type, in_type;
+    bool accumulate;
+} ptb_permute;
 
 // ---- embedding and loss
 
@@ -475,12 +503,14 @@ typedef struct {
     X(norm_gradient, ptb_norm_gradient)                                                                      \
     X(attention, ptb_attention)                                                                              \
     X(attention_gradient, ptb_attention_gradient)                                                            \
+    X(merge, ptb_merge)                                                                                      \
     X(rotary, ptb_rotary)                                                                                    \
     X(activation, ptb_activation)                                                                            \
     X(activation_gradient, ptb_activation_gradient)                                                          \
     X(add, ptb_add)                                                                                          \
     X(dropout, ptb_dropout)                                                                                  \
     X(convert, ptb_convert)                                                                                  \
+    X(permute, ptb_permute)                                                                                  \
     X(embedding, ptb_embedding)                                                                              \
     X(embedding_gradient, ptb_embedding_gradient)                                                            \
     X(cross_entropy, ptb_cross_entropy)                                                                      \
