@@ -18,6 +18,7 @@
     X(CAPTURE, "capture")                                                                                    \
     X(DATA_PARALLEL, "data-parallel strategy")                                                               \
     X(EXPERT_DISPATCH, "expert dispatch")                                                                    \
+    X(CONTEXT, "context parallelism")                                                                        \
     X(BENCH, "benchmark")                                                                                    \
     X(EXPORTER, "exporter")                                                                                  \
     X(IMPORTER, "importer")                                                                                  \

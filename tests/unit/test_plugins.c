@@ -131,10 +131,11 @@ static void test_kinds_have_their_folders(void **state)
         ptb_kind kind;
         const char *prefix;
     } places[] = {
-        {PTB_KIND_DEVICE, "core/device_"},     {PTB_KIND_KERNELS, "strategies/transformer/kernels_"},
-        {PTB_KIND_COMM, "collectives/comm_"},  {PTB_KIND_ALGORITHM, "collectives/algorithms/"},
-        {PTB_KIND_COLLECTIVE, "collectives/"}, {PTB_KIND_DATA_PARALLEL, "strategies/data/"},
-        {PTB_KIND_REPORT, "reports/"},         {PTB_KIND_COMMAND, "bench/cmd_"},
+        {PTB_KIND_DEVICE, "core/device_"},         {PTB_KIND_KERNELS, "strategies/transformer/kernels_"},
+        {PTB_KIND_COMM, "collectives/comm_"},      {PTB_KIND_ALGORITHM, "collectives/algorithms/"},
+        {PTB_KIND_COLLECTIVE, "collectives/"},     {PTB_KIND_DATA_PARALLEL, "strategies/data/"},
+        {PTB_KIND_CONTEXT, "strategies/context/"}, {PTB_KIND_REPORT, "reports/"},
+        {PTB_KIND_COMMAND, "bench/cmd_"},
     };
     for (size_t p = 0; p < sizeof places / sizeof *places; p++)
         for (size_t i = 0; i < ptb_registry_count(places[p].kind); i++) {
