@@ -72,11 +72,36 @@ static ptb_status check_experts(const ptb_model_config *c)
     return PTB_INTERNAL;
 }
 
+static ptb_status check_tensor(const ptb_model_config *c)
+{
+    int tp = c->layout->cut.tp;
+    if ((tp > 1) == (c->tensor != NULL))
+        return c->tensor ? ptb_tensor_axis_check(&c->tensor->env) : PTB_OK;
+    ptb_error("a layout that is cut over tp=%d ranks needs a tensor-parallel axis, and one of 1 rank none",
+              tp);
+    return PTB_INTERNAL;
+}
+
 ptb_status ptb_model_check(const ptb_model_config *config)
 {
     PTB_TRY(check_numbers(config));
     PTB_TRY(check_experts(config));
-    return check_magnitude(config);
+    PTB_TRY(check_magnitude(config));
+    return check_tensor(config);
+}
+
+ptb_tensor_env ptb_model_tensor(const ptb_model_config *config, bool sequence, int chunks)
+{
+    ptb_model_config alone = *config;
+    alone.tensor = NULL;
+    ptb_model_widths w = ptb_model_widths_of(&alone);
+    return (ptb_tensor_env){.device = config->device,
+                            .layout = config->layout,
+                            .rows = w.rows,
+                            .loss_rows = w.loss_rows,
+                            .type = config->type,
+                            .sequence = sequence,
+                            .chunks = chunks};
 }
 
 void ptb_model_memory(const ptb_model_config *config, uint64_t bytes[PTB_MEMORY_COUNT])
@@ -217,22 +242,27 @@ static ptb_pass pass_of(ptb_model *m, int slot, size_t unit, const ptb_unit_memo
     return p;
 }
 
+// Where the vocabulary is cut, ranks add up what they have of it; positions are the first one's.
 static ptb_status embedding_forward(const ptb_pass *p)
 {
     const ptb_model_config *c = &p->m->config;
     void *out = p->slot->embedded;
+    const void *positions = ptb_pass_parameter(p, PTB_EMBED_POSITIONS);
     ptb_embedding args = {.type = c->type,
-                          .out = out,
+                          .out = ptb_pass_term(p, out),
                           .tokens = p->slot->inputs,
                           .start = p->slot->starts,
                           .table = ptb_pass_parameter(p, PTB_EMBED_TOKENS),
-                          .positions = ptb_pass_parameter(p, PTB_EMBED_POSITIONS),
+                          .positions = ptb_pass_is_first(p) ? positions : NULL,
                           .rows = p->m->w.rows,
                           .sequence = (size_t)c->layout->shape.sequence,
                           .width = p->m->w.hidden,
                           .vocabulary = p->m->w.vocabulary,
                           .first_token = c->layout->first_token};
     PTB_TRY(p->k->embedding(p->stream, &args));
+    for (int i = 0; i < ptb_pass_sum_chunks(p); i++)
+        PTB_TRY(ptb_pass_sum(p, i, out));
+    PTB_TRY(ptb_pass_join(p));
     return c->layout->shape.dropout > 0 ? ptb_pass_dropout(p, PTB_DROPOUT_EMBEDDING, out, NULL, out) : PTB_OK;
 }
 
@@ -245,10 +275,12 @@ static ptb_status embedding_backward(const ptb_pass *p, const ptb_gradient_ready
         return PTB_OK;
     if (s->dropout > 0)
         PTB_TRY(ptb_pass_dropout(p, PTB_DROPOUT_EMBEDDING, d_out, NULL, d_out));
+    PTB_TRY(ptb_pass_gather(p, d_out));
+    PTB_TRY(ptb_pass_wait_all(p));
     ptb_embedding_gradient args = {.type = p->m->config.type,
                                    .d_table = ptb_pass_gradient(p, PTB_EMBED_TOKENS),
                                    .d_positions = ptb_pass_gradient(p, PTB_EMBED_POSITIONS),
-                                   .d_out = d_out,
+                                   .d_out = ptb_pass_whole(p, d_out),
                                    .tokens = p->slot->inputs,
                                    .start = p->slot->starts,
                                    .rows = p->m->w.rows,
@@ -260,7 +292,7 @@ static ptb_status embedding_backward(const ptb_pass *p, const ptb_gradient_ready
                                    .accumulate_table = p->accumulate || s->tied,
                                    .accumulate_positions = p->accumulate};
     PTB_TRY(p->k->embedding_gradient(p->stream, &args));
-    return ready ? ready->call(ready->context, 0, 0) : PTB_OK;
+    return ptb_pass_ready(p, ready, 0);
 }
 
 ptb_status ptb_model_begin(ptb_model *m, int slot, const ptb_microbatch *microbatch)

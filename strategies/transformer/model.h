@@ -1,7 +1,7 @@
-// A transformer on one rank (its shape: layout.h). Forward and backward run a unit at a time on a stream;
-// parameters and gradients are passed in, so that whoever owns them (data parallelism) may move them between
-// calls. The model owns activations and scratch. Everything below enqueues and returns: nothing waits, and
-// nothing is decided on the host from data.
+// A transformer on one rank, or one rank's part of it where the layout is cut (layout.h). Forward and
+// backward run a unit at a time on a stream; parameters and gradients are passed in, so that whoever owns
+// them (data parallelism) may move them between calls. The model owns activations and scratch. Everything
+// below enqueues and returns: nothing waits, and nothing is decided on the host from data.
 //
 // A microbatch lives in a slot from its begin to the end of its backward: begin, inputs and targets, forward
 // of all units ascending, loss, backward of all units descending. Microbatches in different slots may be
@@ -11,6 +11,7 @@
 
 #include "core/trace.h"
 #include "strategies/expert/dispatch.h"
+#include "strategies/tensor/tensor.h"
 #include "strategies/timeline.h"
 #include "strategies/transformer/kernels.h"
 #include "strategies/transformer/layout.h"
@@ -40,6 +41,9 @@ typedef struct {
     // Experts on several ranks, whose rows are as many as this model's; NULL: all are here. For checks and
     // memory it need not be open.
     ptb_expert_axis *experts;
+    // Where the layout is cut over tp ranks, what they exchange; else NULL. Of it ptb_model_check and
+    // ptb_model_memory read the settings alone (see ptb_model_tensor).
+    ptb_tensor_axis *tensor;
     // Called while ptb_model_loss enqueues: what comes from here on belongs to `phase`. First FORWARD, last
     // BACKWARD. call NULL: not called.
     struct {
@@ -63,6 +67,9 @@ typedef enum {
 } ptb_dropout_place;
 uint64_t ptb_model_dropout_seed(uint64_t seed, uint64_t step, size_t unit, ptb_dropout_place place);
 
+// What a tensor-parallel axis must know of a model that is configured so; config->tensor is not read.
+ptb_tensor_env ptb_model_tensor(const ptb_model_config *config, bool sequence, int chunks);
+
 typedef struct ptb_model ptb_model;
 
 // Parameters [unit.count] in the compute type and gradients of one unit. tied_*: the token table
@@ -73,7 +80,9 @@ typedef struct {
 } ptb_unit_memory;
 
 // Told while backward enqueues: gradients [first, unit.count) of the unit are complete on the stream from
-// here on. Comes with the part that computes weight gradients.
+// here on. Comes with the part that computes weight gradients. With sequence parallelism gradients of
+// tensors that all tp ranks have are then summed over these ranks: give it once, with the last microbatch
+// that is added to a gradient, and on all tp ranks alike.
 typedef struct {
     ptb_status (*call)(void *context, size_t unit, size_t first);
     void *context;
@@ -136,16 +145,17 @@ ptb_status ptb_model_backward(ptb_model *model, int slot, size_t unit, const ptb
 ptb_status ptb_model_choices(ptb_model *model, int64_t *choices /* [layers, 2, experts], host memory */);
 
 // Output of the embedding or of a block in device memory: [batch * sequence, hidden], compute type; of the
-// head what its norm gives, until the loss. For tests and pipeline stages.
+// head what its norm gives, until the loss. With sequence parallelism this rank's slice of the rows. For
+// tests and pipeline stages.
 void *ptb_model_output(ptb_model *model, int slot, size_t unit);
 // Gradient of that output: complete after the INPUT part of the unit above (the loss for the head), valid
 // until the unit's own INPUT, with `deferred` until the slot's next begin.
 void *ptb_model_output_gradient(ptb_model *model, int slot, size_t unit);
 // Between the head's forward and the loss: logits of rows [first, first + rows) into device memory.
 ptb_status ptb_model_logits(ptb_model *model, int slot, const ptb_unit_memory *memory, size_t first,
-                            size_t rows, float *logits /* [rows, vocabulary] */);
+                            size_t rows, float *logits /* [rows, this rank's vocabulary] */);
 
-// FLOPs of this model's matrix products exactly as computed for one microbatch, forward, backward and
+// FLOPs of this rank's matrix products exactly as computed for one microbatch, forward, backward and
 // recomputation: the linear layers, attention's blocks as its kernel cuts them (packed documents count as if
 // they were one), the router; capacity: as if no choice were dropped. The convention of hardware FLOPs (HFU).
 double ptb_model_flops(const ptb_model *model);

@@ -88,31 +88,51 @@ static ptb_status attend_backward(const ptb_pass *p, const void *d_attention)
                                                               .value = ptb_pass_at(p, b->qkv, value)});
 }
 
-// A plain linear layer over all rows.
-static ptb_pass_layer layer(const ptb_pass *p, ptb_tensor_role weight)
+static const void *at(const ptb_pass *p, const void *base, size_t elements)
 {
-    return (ptb_pass_layer){.weight = weight, .rows = p->m->w.rows};
+    return (const char *)base + elements * p->m->w.element;
 }
 
-// out = residual + dropout(layer(in))
-static ptb_status add_to_stream(const ptb_pass *p, ptb_tensor_role weight, ptb_dropout_place place,
-                                const void *in, const void *residual, void *out)
+// Chunks of rows as they arrive.
+static ptb_status project_qkv(const ptb_pass *p)
 {
-    if (p->m->config.layout->shape.dropout == 0)
-        return ptb_pass_linear(p, layer(p, weight), in, residual, out);
-    PTB_TRY(ptb_pass_linear(p, layer(p, weight), in, NULL, out));
-    return ptb_pass_dropout(p, place, out, residual, out);
+    const ptb_model_widths *w = &p->m->w;
+    ptb_block_state *b = p->state;
+    PTB_TRY(ptb_pass_gather(p, b->norm1));
+    for (int i = 0; i < ptb_pass_gather_chunks(p); i++) {
+        ptb_range rows = ptb_pass_gather_chunk(p, i);
+        const void *in = at(p, ptb_pass_whole(p, b->norm1), rows.first * w->hidden);
+        ptb_pass_layer qkv = {.weight = PTB_BLOCK_QKV_WEIGHT, .rows = rows.count};
+        PTB_TRY(ptb_pass_wait(p, i));
+        PTB_TRY(ptb_pass_linear(p, qkv, in, NULL, ptb_pass_at(p, b->qkv, rows.first * w->qkv)));
+    }
+    return PTB_OK;
 }
 
 static ptb_status attention_forward(const ptb_pass *p)
 {
     ptb_block_state *b = p->state;
     PTB_TRY(ptb_pass_norm(p, PTB_BLOCK_NORM1_GAIN, p->in, b->norm1, b->norm1_mean, b->norm1_rstd));
-    PTB_TRY(ptb_pass_linear(p, layer(p, PTB_BLOCK_QKV_WEIGHT), b->norm1, NULL, b->qkv));
+    PTB_TRY(project_qkv(p));
     PTB_TRY(rotate(p, b->qkv, false));
     PTB_TRY(attend(p));
-    return add_to_stream(p, PTB_BLOCK_PROJECTION_WEIGHT, PTB_DROPOUT_PROJECTION, b->attention, p->in,
-                         b->middle);
+    return ptb_pass_row_parallel(p, PTB_BLOCK_PROJECTION_WEIGHT, PTB_DROPOUT_PROJECTION, b->attention, p->in,
+                                 b->middle);
+}
+
+static ptb_status dense_up(const ptb_pass *p)
+{
+    const ptb_model_widths *w = &p->m->w;
+    ptb_block_state *b = p->state;
+    for (int i = 0; i < ptb_pass_gather_chunks(p); i++) {
+        ptb_range rows = ptb_pass_gather_chunk(p, i);
+        const void *in = at(p, ptb_pass_whole(p, b->norm2), rows.first * w->hidden);
+        ptb_pass_layer up = {.weight = PTB_BLOCK_UP_WEIGHT, .rows = rows.count};
+        PTB_TRY(ptb_pass_wait(p, i));
+        PTB_TRY(ptb_pass_up(p, up, w->activated, in, ptb_pass_at(p, b->up, rows.first * w->up),
+                            ptb_pass_at(p, b->activated, rows.first * w->activated)));
+    }
+    return PTB_OK;
 }
 
 // again: without what backward does not need, the block's output.
@@ -120,12 +140,14 @@ static ptb_status feed_forward(const ptb_pass *p, bool again)
 {
     ptb_block_state *b = p->state;
     PTB_TRY(ptb_pass_norm(p, PTB_BLOCK_NORM2_GAIN, b->middle, b->norm2, b->norm2_mean, b->norm2_rstd));
+    PTB_TRY(ptb_pass_gather(p, b->norm2));
     if (p->unit->mixture)
         return ptb_mixture_forward(p, again);
-    PTB_TRY(ptb_pass_up(p, layer(p, PTB_BLOCK_UP_WEIGHT), p->m->w.activated, b->norm2, b->up, b->activated));
+    PTB_TRY(dense_up(p));
     if (again)
         return PTB_OK;
-    return add_to_stream(p, PTB_BLOCK_DOWN_WEIGHT, PTB_DROPOUT_FEED_FORWARD, b->activated, b->middle, b->out);
+    return ptb_pass_row_parallel(p, PTB_BLOCK_DOWN_WEIGHT, PTB_DROPOUT_FEED_FORWARD, b->activated, b->middle,
+                                 b->out);
 }
 
 ptb_status ptb_block_forward(const ptb_pass *p)
@@ -144,17 +166,37 @@ static ptb_status recompute(const ptb_pass *p)
     return feed_forward(p, true);
 }
 
+// Rows [first, first + count) of what the layer down and its activation have.
+static ptb_pass_down_buffers down_rows(const ptb_pass *p, ptb_range rows)
+{
+    const ptb_model_widths *w = &p->m->w;
+    const ptb_block_state *b = p->state;
+    size_t inner = rows.first * w->activated, up = rows.first * w->up;
+    return (ptb_pass_down_buffers){.d_out = at(p, ptb_pass_whole(p, p->g->d_feed), rows.first * w->hidden),
+                                   .activated = at(p, b->activated, inner),
+                                   .up = at(p, b->up, up),
+                                   .d_activated = ptb_pass_at(p, p->m->d_inner, inner),
+                                   .d_up = ptb_pass_at(p, p->g->d_up, up)};
+}
+
 static ptb_status dense_backward(const ptb_pass *p)
 {
-    ptb_block_state *b = p->state;
     ptb_block_gradients *g = p->g;
-    const ptb_pass_down_buffers down = {.d_out = g->d_feed,
-                                        .activated = b->activated,
-                                        .up = b->up,
-                                        .d_activated = p->m->d_inner,
-                                        .d_up = g->d_up};
-    PTB_TRY(ptb_pass_down_backward(p, layer(p, PTB_BLOCK_DOWN_WEIGHT), p->m->w.activated, &down));
-    return ptb_pass_linear_backward(p, layer(p, PTB_BLOCK_UP_WEIGHT), g->d_up, b->norm2, p->m->d_norm, false);
+    ptb_pass input = ptb_pass_parts(p, PTB_BACKWARD_INPUT), later = ptb_pass_parts(p, PTB_BACKWARD_WEIGHT);
+    ptb_pass_layer down = {.weight = PTB_BLOCK_DOWN_WEIGHT, .rows = p->m->w.rows};
+    PTB_TRY(ptb_pass_gather(p, g->d_feed));
+    for (int i = 0; i < ptb_pass_gather_chunks(p); i++) {
+        ptb_range rows = ptb_pass_gather_chunk(p, i);
+        ptb_pass_down_buffers buffers = down_rows(p, rows);
+        ptb_pass_layer some = {.weight = PTB_BLOCK_DOWN_WEIGHT, .rows = rows.count};
+        PTB_TRY(ptb_pass_wait(p, i));
+        PTB_TRY(ptb_pass_down_backward(&input, some, p->m->w.activated, &buffers));
+    }
+    ptb_pass_down_buffers all = down_rows(p, (ptb_range){0, p->m->w.rows});
+    PTB_TRY(ptb_pass_down_backward(&later, down, p->m->w.activated, &all));
+    if (later.parts)
+        PTB_TRY(ptb_pass_gather(p, p->state->norm2));
+    return ptb_pass_column_backward(p, PTB_BLOCK_UP_WEIGHT, g->d_up, p->state->norm2);
 }
 
 static ptb_status feed_forward_backward(const ptb_pass *p)
@@ -184,14 +226,15 @@ static ptb_status attention_backward(const ptb_pass *p)
     void *d_attention = p->m->d_inner;
     if (input && g->d_projection != g->d_middle)
         PTB_TRY(ptb_pass_dropout(p, PTB_DROPOUT_PROJECTION, g->d_middle, NULL, g->d_projection));
-    PTB_TRY(ptb_pass_linear_backward(p, layer(p, PTB_BLOCK_PROJECTION_WEIGHT), g->d_projection, b->attention,
-                                     d_attention, false));
+    PTB_TRY(
+        ptb_pass_row_backward(p, PTB_BLOCK_PROJECTION_WEIGHT, g->d_projection, b->attention, d_attention));
+    if (p->parts & PTB_BACKWARD_WEIGHT)
+        PTB_TRY(ptb_pass_gather(p, b->norm1)); // beside attention
     if (input) {
         PTB_TRY(attend_backward(p, d_attention));
         PTB_TRY(rotate(p, g->d_qkv, true));
     }
-    PTB_TRY(
-        ptb_pass_linear_backward(p, layer(p, PTB_BLOCK_QKV_WEIGHT), g->d_qkv, b->norm1, p->m->d_norm, false));
+    PTB_TRY(ptb_pass_column_backward(p, PTB_BLOCK_QKV_WEIGHT, g->d_qkv, b->norm1));
     if (!input)
         return PTB_OK;
     ptb_pass_norm_buffers norm = {.d_in = p->d_in,
@@ -205,13 +248,12 @@ static ptb_status attention_backward(const ptb_pass *p)
 
 ptb_status ptb_block_backward(const ptb_pass *p, const ptb_gradient_ready *ready)
 {
-    bool tell = ready && p->parts & PTB_BACKWARD_WEIGHT;
+    // Of a cut unit the tensors of both halves are mixed, but for experts.
+    size_t first = p->m->config.tensor ? p->unit->group[PTB_GROUP_EXPERT].first
+                                       : ptb_unit_tensor(p->unit, PTB_BLOCK_NORM2_GAIN)->first;
     PTB_TRY(recompute(p));
     PTB_TRY(feed_forward_backward(p));
-    if (tell) {
-        size_t first = ptb_unit_tensor(p->unit, PTB_BLOCK_NORM2_GAIN)->first;
-        PTB_TRY(ready->call(ready->context, p->number, first));
-    }
+    PTB_TRY(ptb_pass_ready(p, ready, first));
     PTB_TRY(attention_backward(p));
-    return tell ? ready->call(ready->context, p->number, 0) : PTB_OK;
+    return ptb_pass_ready(p, ready, 0);
 }

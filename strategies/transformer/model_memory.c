@@ -5,16 +5,16 @@
 // rounded up to 64 bytes (tests/unit/test_model_memory.c holds the code to it). Activations:
 //
 //   once      what recomputed blocks share: the largest of their recomputed parts
-//   a slot    N (8, + 4 packed), + 8 with a balance loss, + 3 e N C (embedded, the head's norm, the gradient
-//             of the residual stream) + N x norm (8 LayerNorm, 4 RMSNorm)
-//   a block   e N C (its output), and what is not recomputed of
+//   a slot    N (8, + 4 packed), + 8 with a balance loss, + 3 e M C (embedded, the head's norm, the gradient
+//             of the residual stream) + M x norm (8 LayerNorm, 4 RMSNorm)
+//   a block   e M C (its output), and what is not recomputed of
 //     attention (recomputed by selective and full)   e N A + 4 N heads
-//     the rest (recomputed by full)                  e N (3 C + Q) + 2 N x norm
+//     the rest (recomputed by full)                  e (3 M C + N Q) + 2 M x norm
 //       dense      + e N (G F + F)
 //       mixture    + e (N (G s + s) + R (C + G f + f) + T C) + 4 (N (E + 3 K) + 2 E + 1), and with experts
 //                    on n ranks + 4 (P + W + E / n + 1)
-//   deferred  a block: e N (2 C + Q, + 2 C with dropout); dense: + e N G F; mixture: + e (N (E + G s) + R G
-//             f), + e R C where it is recomputed in full, or results come apart (all-to-all)
+//   deferred  a block: e (2 M C + N Q, + 2 M C with dropout); dense: + e N G F; mixture: + e (N (E + G s) + R
+//             G f), + e R C where it is recomputed in full, or results come apart (all-to-all)
 //
 // With experts on n ranks, L = E / n of them here, and capacity c: R = n N min(K, L), or n L c where that is
 // less; all-to-all: T = N K or E c, P = R or E c (the latter with capacity), W = 0; all-gather: T = R, P = W
@@ -24,12 +24,13 @@
 // 3 C, attention C, up and activated 8 C. Korthikanti et al. 2022 (equation 2) count 34 C bytes a row in
 // 16-bit types, 32 of which are these; the rest is dropout masks, which are drawn again here, and their
 // scores 5 a s^2 do not exist in blockwise attention. Full recomputation leaves e N C a block, as theirs (2 s
-// b h).
+// b h). Over t tensor-parallel ranks it is e (4 M C + N 12 C / t): theirs (their table 2: 10 + 24 / t, and
+// 34 / t with sequence parallelism) but for the masks, 8 + 24 / t and 32 / t.
 //
 // Workspace: 4 B V' logits of B rows at once (+ e B V' in 16-bit types), V' = V rounded up to 64, 4 B losses,
-// e N C (gradient of a norm's output), e max(N A, N F for SwiGLU, R C, R f, N s), 4 N K, 16 L E with experts,
-// attention's workspace; without `deferred` also e max(N Q, N G F, R G f), e N C with dropout, and e N (E + G
-// s) for mixtures, + e R C where results come apart.
+// e M C (gradient of a norm's output; none under tensor parallelism without slices), e max(N A, N F for
+// SwiGLU, R C, R f, N s), 4 N K, 16 L E with experts, attention's workspace; without `deferred` also e max(N
+// Q, N G F, R G f), e M C with dropout, and e N (E + G s) for mixtures, + e R C where results come apart.
 #include "strategies/transformer/model_internal.h"
 
 // Hands out 64-byte aligned pieces; without memory it only counts.
@@ -100,6 +101,7 @@ ptb_model_widths ptb_model_widths_of(const ptb_model_config *config)
     if (s->experts)
         add_mixture_widths(&w, config, gates);
     size_t asked = (size_t)config->loss_rows;
+    w.slice = config->tensor ? ptb_tensor_axis_slice(&config->tensor->env) : rows;
     w.loss_rows = !asked ? ptb_model_loss_rows(config->kernels, rows) : asked < rows ? asked : rows;
     return w;
 }
@@ -130,9 +132,9 @@ static void place_attention(const ptb_model *m, arena *a, ptb_block_state *b)
 static void place_norm(const ptb_model *m, arena *a, void **out, float **mean, float **rstd)
 {
     bool has_mean = m->config.layout->shape.norm == PTB_LAYER_NORM;
-    *out = piece(a, m->w.rows * m->w.hidden, m->w.element);
-    *mean = piece(a, has_mean ? m->w.rows : 0, sizeof **mean);
-    *rstd = piece(a, m->w.rows, sizeof **rstd);
+    *out = piece(a, m->w.slice * m->w.hidden, m->w.element);
+    *mean = piece(a, has_mean ? m->w.slice : 0, sizeof **mean);
+    *rstd = piece(a, m->w.slice, sizeof **rstd);
 }
 
 static void place_flow(const ptb_model *m, arena *a, ptb_block_state *b)
@@ -175,7 +177,7 @@ static void place_inner(const ptb_model *m, arena *a, bool mixture, ptb_block_st
     size_t n = w->rows, e = w->element;
     place_norm(m, a, &b->norm1, &b->norm1_mean, &b->norm1_rstd);
     b->qkv = piece(a, n * w->qkv, e);
-    b->middle = piece(a, n * w->hidden, e);
+    b->middle = piece(a, w->slice * w->hidden, e);
     place_norm(m, a, &b->norm2, &b->norm2_mean, &b->norm2_rstd);
     if (mixture) {
         place_mixture(m, a, b);
@@ -215,14 +217,14 @@ static void place_state(const ptb_model *m, arena *a, size_t block, const ptb_bl
         place_attention(m, a, b);
     if (!recomputes_all(m, block))
         place_inner(m, a, mixture, b);
-    b->out = piece(a, m->w.rows * m->w.hidden, m->w.element);
+    b->out = piece(a, m->w.slice * m->w.hidden, m->w.element);
 }
 
 // Gradients of one block that are kept for its weights.
 static void place_deferred(const ptb_model *m, arena *a, size_t block, ptb_block_gradients *g)
 {
     const ptb_model_widths *w = &m->w;
-    size_t n = w->rows, e = w->element, narrow = n * w->hidden;
+    size_t n = w->rows, e = w->element, narrow = w->slice * w->hidden;
     bool mixture = is_mixture(m, block), drops = m->config.layout->shape.dropout > 0;
     *g = (ptb_block_gradients){.d_out = piece(a, narrow, e), .d_middle = piece(a, narrow, e)};
     g->d_feed = drops ? piece(a, narrow, e) : g->d_out;
@@ -247,7 +249,7 @@ static void place_scratch(const ptb_model *m, arena *a, ptb_block_gradients *g)
     size_t wide = largest(n * w->qkv, largest(dense ? n * w->up : 0, w->flow.received * w->expert_up));
     g->d_up = g->d_qkv = piece(a, wide, e);
     if (s->dropout > 0)
-        g->d_feed = g->d_projection = piece(a, n * w->hidden, e);
+        g->d_feed = g->d_projection = piece(a, w->slice * w->hidden, e);
     if (s->experts) {
         g->d_router = piece(a, n * w->experts, e);
         g->d_shared_up = piece(a, n * w->shared_up, e);
@@ -263,7 +265,11 @@ static void place_workspace(ptb_model *m, arena *a, ptb_block_gradients *scratch
     m->logits = piece(a, logits, sizeof *m->logits);
     m->d_logits = m->config.type == PTB_F32 ? m->logits : piece(a, logits, w->element);
     m->losses = piece(a, w->loss_rows, sizeof *m->losses);
-    m->d_norm = piece(a, n * w->hidden, w->element);
+    const ptb_tensor_axis *axis = m->config.tensor;
+    if (axis && !axis->env.sequence)
+        m->d_norm = axis->partial; // sums are in place
+    else
+        m->d_norm = piece(a, w->slice * w->hidden, w->element);
     bool gated = s->activation == PTB_SWIGLU && (!s->experts || s->dense_layers);
     size_t inner = largest(n * w->attention, gated ? n * w->activated : 0);
     inner = largest(inner, w->flow.received * (s->experts ? largest(w->hidden, w->expert_activated) : 0));
@@ -288,7 +294,7 @@ static void place_slot(const ptb_model *m, arena *a, const ptb_block_state share
                        const ptb_block_gradients *scratch, ptb_slot *slot)
 {
     const ptb_model_shape *s = &m->config.layout->shape;
-    size_t n = m->w.rows, e = m->w.element, narrow = n * m->w.hidden;
+    size_t n = m->w.rows, e = m->w.element, narrow = m->w.slice * m->w.hidden;
     slot->inputs = piece(a, n, sizeof *slot->inputs);
     slot->targets = piece(a, n, sizeof *slot->targets);
     slot->starts = piece(a, m->config.packed ? n : 0, sizeof *slot->starts);

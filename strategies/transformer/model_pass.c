@@ -42,25 +42,50 @@ static ptb_tensor_role bias_of(ptb_tensor_role weight)
     }
 }
 
+// Whether this rank must leave out what is the same on all tp ranks: their results are summed.
+static bool is_left_out(const ptb_pass *p, ptb_tensor_role role)
+{
+    const ptb_tensor *t = ptb_unit_tensor(p->unit, role);
+    return t && t->replicated && !ptb_pass_is_first(p);
+}
+
+// The bias that this rank adds to its term of a layer's output.
+static const void *bias_here(const ptb_pass *p, ptb_tensor_role bias)
+{
+    return bias == PTB_ROLE_COUNT || is_left_out(p, bias) ? NULL : ptb_pass_parameter(p, bias);
+}
+
+// Of a gradient that has been computed from all rows and will be summed over ranks (sum_replicated).
+static bool is_zero_here(const ptb_pass *p, ptb_tensor_role role)
+{
+    return role != PTB_ROLE_COUNT && ptb_pass_is_sliced(p) && is_left_out(p, role);
+}
+
+static ptb_status zero_gradient(const ptb_pass *p, ptb_tensor_role role)
+{
+    const ptb_tensor *t = ptb_unit_tensor(p->unit, role);
+    if (p->accumulate)
+        return PTB_OK;
+    return ptb_stream_set(p->stream, ptb_pass_gradient(p, role), 0, ptb_tensor_count(t) * sizeof(float));
+}
+
 ptb_status ptb_pass_linear(const ptb_pass *p, ptb_pass_layer layer, const void *in, const void *residual,
                            void *out)
 {
     const ptb_tensor *w = ptb_unit_tensor(p->unit, layer.weight);
-    ptb_tensor_role bias = bias_of(layer.weight);
-    return p->k->matmul(p->stream,
-                        &(ptb_matmul){.type = p->m->config.type,
-                                      .out = out,
-                                      .in = in,
-                                      .weight = ptb_pass_parameter(p, layer.weight),
-                                      .bias = bias == PTB_ROLE_COUNT ? NULL : ptb_pass_parameter(p, bias),
-                                      .residual = residual,
-                                      .activated = layer.activated,
-                                      .rows = layer.rows,
-                                      .columns = w->rows,
-                                      .inner = w->columns,
-                                      .groups = layer.offsets ? w->matrices : 0,
-                                      .offsets = layer.offsets,
-                                      .wide = layer.weight == PTB_BLOCK_ROUTER_WEIGHT});
+    return p->k->matmul(p->stream, &(ptb_matmul){.type = p->m->config.type,
+                                                 .out = out,
+                                                 .in = in,
+                                                 .weight = ptb_pass_parameter(p, layer.weight),
+                                                 .bias = bias_here(p, bias_of(layer.weight)),
+                                                 .residual = residual,
+                                                 .activated = layer.activated,
+                                                 .rows = layer.rows,
+                                                 .columns = w->rows,
+                                                 .inner = w->columns,
+                                                 .groups = layer.offsets ? w->matrices : 0,
+                                                 .offsets = layer.offsets,
+                                                 .wide = layer.weight == PTB_BLOCK_ROUTER_WEIGHT});
 }
 
 ptb_status ptb_pass_linear_backward(const ptb_pass *p, ptb_pass_layer layer, const void *d_out,
@@ -92,7 +117,15 @@ ptb_status ptb_pass_linear_backward(const ptb_pass *p, ptb_pass_layer layer, con
                                          .accumulate = p->accumulate};
     if (p->parts & PTB_BACKWARD_INPUT)
         PTB_TRY(p->k->matmul_input_gradient(p->stream, &input));
-    return p->parts & PTB_BACKWARD_WEIGHT ? p->k->matmul_weight_gradient(p->stream, &weight) : PTB_OK;
+    if (!(p->parts & PTB_BACKWARD_WEIGHT))
+        return PTB_OK;
+    if (is_zero_here(p, bias) && weight.d_bias) {
+        PTB_TRY(zero_gradient(p, bias));
+        weight.d_bias = NULL;
+    }
+    if (is_zero_here(p, layer.weight)) // the router's
+        return zero_gradient(p, layer.weight);
+    return p->k->matmul_weight_gradient(p->stream, &weight);
 }
 
 ptb_status ptb_pass_norm(const ptb_pass *p, ptb_tensor_role gain, const void *in, void *out, float *mean,
@@ -105,7 +138,7 @@ ptb_status ptb_pass_norm(const ptb_pass *p, ptb_tensor_role gain, const void *in
                                              .in = in,
                                              .gain = ptb_pass_parameter(p, gain),
                                              .bias = ptb_pass_parameter(p, (ptb_tensor_role)(gain + 1)),
-                                             .rows = p->m->w.rows,
+                                             .rows = p->m->w.slice,
                                              .width = p->m->w.hidden,
                                              .epsilon = (float)p->m->config.layout->shape.epsilon});
 }
@@ -123,7 +156,7 @@ ptb_status ptb_pass_norm_backward(const ptb_pass *p, ptb_tensor_role gain, const
                                         .rstd = b->rstd,
                                         .gain = ptb_pass_parameter(p, gain),
                                         .residual = b->residual,
-                                        .rows = p->m->w.rows,
+                                        .rows = p->m->w.slice,
                                         .width = p->m->w.hidden,
                                         .accumulate = p->accumulate});
 }
@@ -178,22 +211,40 @@ ptb_status ptb_pass_down_backward(const ptb_pass *p, ptb_pass_layer layer, size_
                : PTB_OK;
 }
 
+// Rows of the slice that follow each other in the whole microbatch: there, as in the numbering of dropout,
+// a sequence begins where the one before ends.
+static ptb_status drop_rows(const ptb_pass *p, const ptb_dropout *slice, size_t first, size_t rows,
+                            size_t whole)
+{
+    ptb_dropout some = *slice;
+    size_t before = first * slice->width * p->m->w.element;
+    some.in = (const char *)slice->in + before;
+    some.residual = slice->residual ? (const char *)slice->residual + before : NULL;
+    some.out = (char *)slice->out + before;
+    some.rows = rows;
+    some.offset = (int64_t)whole;
+    return p->k->dropout(p->stream, &some);
+}
+
 ptb_status ptb_pass_dropout(const ptb_pass *p, ptb_dropout_place place, const void *in, const void *residual,
                             void *out)
 {
     const ptb_model_config *c = &p->m->config;
     size_t length = (size_t)c->layout->shape.sequence;
     uint64_t step = p->slot->microbatch.step;
-    return p->k->dropout(p->stream,
-                         &(ptb_dropout){.type = c->type,
-                                        .out = out,
-                                        .in = in,
-                                        .residual = residual,
-                                        .rows = p->m->w.rows,
-                                        .width = p->m->w.hidden,
-                                        .length = length,
-                                        .total_length = length,
-                                        .sequence = p->slot->microbatch.sequence,
-                                        .seed = ptb_model_dropout_seed(c->seed, step, p->number, place),
-                                        .rate = (float)c->layout->shape.dropout});
+    ptb_dropout all = {.type = c->type,
+                       .out = out,
+                       .in = in,
+                       .residual = residual,
+                       .width = p->m->w.hidden,
+                       .length = length,
+                       .total_length = length,
+                       .sequence = p->slot->microbatch.sequence,
+                       .seed = ptb_model_dropout_seed(c->seed, step, p->number, place),
+                       .rate = (float)c->layout->shape.dropout};
+    for (size_t row = 0, rows, whole; row < p->m->w.slice; row += rows) {
+        rows = ptb_pass_run(p, row, &whole);
+        PTB_TRY(drop_rows(p, &all, row, rows, whole));
+    }
+    return PTB_OK;
 }
