@@ -11,7 +11,7 @@ extern const char ptb_gp_scaling[];
     PTB_SQL_CASES                                                                                            \
     ", s AS (SELECT c.*, CAST(json_extract(c.params, '$.batch') AS REAL) AS batch_size,"                     \
     " c.bench || ', ' || " PTB_SQL_MODEL " || c.sim AS model,"                                               \
-    " coalesce(json_extract(c.params, '$.strategy'), '') || coalesce(' over ' || c.comm, '') || coalesce(' " \
+    " coalesce(" PTB_SQL_STRATEGY ", '') || coalesce(' over ' || c.comm, '') || coalesce(' "                 \
     "' || c.algo, '') AS how,"                                                                               \
     " 'ptbench ' || c.version || coalesce(', revision ' || nullif(c.revision, ''), '') AS program"           \
     " FROM c WHERE c.state = 'ok' AND c.bench = 'step' AND c.median_ns > 0),"                                \

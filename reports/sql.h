@@ -19,7 +19,7 @@
 // Params that the reports name themselves; the others are listed as name=value.
 #define PTB_SQL_KNOWN_PARAMS                                                                                 \
     "'comm','algo','type','op','place','count','bytes','ranks','root','strategy','model','layers','hidden'," \
-    "'heads','sequence','vocabulary','batch','precision'"
+    "'heads','sequence','vocabulary','batch','precision','mesh'"
 
 #define PTB_SQL_OTHER_PARAMS                                                                                 \
     " FROM json_each(bench_case.params) AS p WHERE p.key NOT IN (" PTB_SQL_KNOWN_PARAMS                      \
@@ -107,7 +107,9 @@
     " || coalesce(', vocabulary ' || " PTB_SQL_STEP_PARAM("vocabulary") ", '')"                              \
     " || coalesce(', ' || " PTB_SQL_STEP_PARAM("precision") ", ''), ', ')"
 // clang-format on
-#define PTB_SQL_STEP_SERIES "coalesce(" PTB_SQL_STEP_PARAM("strategy") " || ', ', '') || c.ranks_text"
+#define PTB_SQL_STRATEGY                                                                                     \
+    PTB_SQL_STEP_PARAM("strategy") " || coalesce(' (' || " PTB_SQL_STEP_PARAM("mesh") " || ')', '')"
+#define PTB_SQL_STEP_SERIES "coalesce(" PTB_SQL_STRATEGY " || ', ', '') || c.ranks_text"
 // What steps of one table and figure share, and the conditions under which they were measured.
 #define PTB_SQL_STEP_HEADING "c.bench || ', ' || " PTB_SQL_MODEL " || c.sim"
 #define PTB_SQL_STEP_NOTE                                                                                    \

@@ -19,7 +19,7 @@ static const char figure_sql[] =
 
 static const char table_sql[] =
     PTB_SQL_CASES " SELECT " PTB_SQL_STEP_HEADING " AS heading, " PTB_SQL_STEP_NOTE " AS note, c.run_name AS run,"
-    " " PTB_SQL_STEP_PARAM("strategy") " AS strategy, c.comm AS comm, c.ranks AS ranks,"
+    " " PTB_SQL_STRATEGY " AS strategy, c.comm AS comm, c.ranks AS ranks,"
     " CAST(" PTB_SQL_STEP_PARAM("batch") " AS INTEGER) AS batch, c.repetition AS repetition, c.samples AS samples,"
     " c.median_ns / 1e6 AS median, max(ci_high_ns - median_ns, median_ns - ci_low_ns) / median_ns AS spread," PARTS
     " " PTB_SQL_METRIC("overlap") " AS overlap"

@@ -11,7 +11,7 @@ static const char sql[] =
     " (3, 'optimizer', 'optimizer'), (4, 'activations', 'activations'), (5, 'communication', 'communication'),"
     " (6, 'workspace', 'workspace'), (7, 'memory', 'all'))"
     " SELECT " PTB_SQL_STEP_HEADING " AS heading, " PTB_SQL_STEP_NOTE " AS note, c.run_name AS run,"
-    " " PTB_SQL_STEP_PARAM("strategy") " AS strategy, c.comm AS comm, c.algo AS algo, c.ranks AS ranks,"
+    " " PTB_SQL_STRATEGY " AS strategy, c.comm AS comm, c.algo AS algo, c.ranks AS ranks,"
     " CAST(" PTB_SQL_STEP_PARAM("batch") " AS INTEGER) AS batch, c.repetition AS repetition, part.title AS part,"
     " " PART_METRIC("peak") " / 1e6 AS peak, " PART_METRIC("predicted") " / 1e6 AS predicted,"
     " " PART_METRIC("peak") " / nullif(" PART_METRIC("predicted") ", 0) AS ratio,"

@@ -5,7 +5,7 @@
 // clang-format off
 static const char sql[] =
     PTB_SQL_CASES " SELECT " PTB_SQL_STEP_HEADING " AS heading, " PTB_SQL_STEP_NOTE " AS note, c.run_name AS run,"
-    " " PTB_SQL_STEP_PARAM("strategy") " AS strategy, c.comm AS comm, c.algo AS algo, c.ranks AS ranks,"
+    " " PTB_SQL_STRATEGY " AS strategy, c.comm AS comm, c.algo AS algo, c.ranks AS ranks,"
     " CAST(" PTB_SQL_STEP_PARAM("batch") " AS INTEGER) AS batch, c.repetition AS repetition,"
     " nullif(c.samples, 0) AS samples, c.median_ns / 1e6 AS median, c.ci_low_ns / 1e6 AS low,"
     " c.ci_high_ns / 1e6 AS high, c.p99_ns / 1e6 AS p99, c.cv AS cv,"

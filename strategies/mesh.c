@@ -221,3 +221,15 @@ void ptb_mesh_text(const ptb_mesh *mesh, char out[PTB_MESH_TEXT])
     if (!used)
         snprintf(out, PTB_MESH_TEXT, "1");
 }
+
+void ptb_mesh_sizes_text(const ptb_mesh_sizes *sizes, char out[PTB_MESH_TEXT])
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < KEYS; i++) {
+        int size = *(const int *)((const char *)sizes + keys[i].at);
+        if (size)
+            used += (size_t)snprintf(out + used, PTB_MESH_TEXT - used, "%s%s=%d", used ? " " : "",
+                                     keys[i].name, size);
+    }
+}

@@ -65,5 +65,7 @@ ptb_status ptb_mesh_split(const ptb_mesh *mesh, ptb_world *world, unsigned axes,
 // "tp=2 dp=4", axes of size 1 left out; "1" when all are.
 enum { PTB_MESH_TEXT = 96 };
 void ptb_mesh_text(const ptb_mesh *mesh, char out[PTB_MESH_TEXT]);
+// Sizes as they were asked for, in the order of axes; "" when none was.
+void ptb_mesh_sizes_text(const ptb_mesh_sizes *sizes, char out[PTB_MESH_TEXT]);
 
 #endif

@@ -366,7 +366,7 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
     ptb_step_point point = point_of(run, run->next++);
     ptb_step_division d;
     PTB_TRY(divide(run, point.strategy, &d));
-    point.mesh = d.skip[0] || d.plain ? NULL : d.text;
+    point.mesh = d.asked[0] ? d.asked : NULL;
     ptb_step_params(run->config, &point, &c->params);
     memcpy(c->skip, d.skip, sizeof c->skip);
     if (!has_algorithm(point.comm, point.algorithm))

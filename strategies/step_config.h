@@ -24,7 +24,7 @@ typedef struct {
 // What one case adds to the configuration.
 typedef struct {
     const char *strategy, *comm, *algorithm, *precision;
-    const char *mesh; // "tp=2 dp=2"; NULL: all ranks are data-parallel and there are no copies of shards
+    const char *mesh; // sizes of axes that were asked for; NULL: none
     int64_t batch;    // effective sequences of the global batch
     const char *data; // where the tokens come from, in words
     uint64_t seed;

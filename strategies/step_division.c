@@ -10,14 +10,11 @@ ptb_status ptb_step_divide(const ptb_step_config *c, const ptb_world *world, con
     ptb_mesh_sizes sizes;
     *d = (ptb_step_division){.strategy = ptb_strategy_find(strategy)};
     PTB_TRY(ptb_mesh_parse(c->mesh, &sizes));
+    ptb_mesh_sizes_text(&sizes, d->asked);
     ptb_status status = ptb_strategy_mesh(d->strategy, &sizes, world, shape, &d->mesh, d->skip);
     if (status != PTB_OK && asked) {
         ptb_error("%s", d->skip);
         return status;
     }
-    if (status != PTB_OK)
-        return PTB_OK;
-    ptb_mesh_text(&d->mesh, d->text);
-    d->plain = d->mesh.size[PTB_MESH_SHARD] == world->size;
     return PTB_OK;
 }

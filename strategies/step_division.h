@@ -8,8 +8,7 @@
 typedef struct {
     const ptb_strategy *strategy;
     ptb_mesh mesh;
-    char text[PTB_MESH_TEXT];
-    bool plain;                  // all ranks are data-parallel and there are no copies of shards
+    char asked[PTB_MESH_TEXT];   // sizes of axes that were asked for; "" when none was
     char skip[PTB_REASON_BYTES]; // not empty: the strategy cannot divide this model over these ranks, and why
 } ptb_step_division;
 

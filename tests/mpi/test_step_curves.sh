@@ -159,7 +159,7 @@ refused() { # refused PATTERN RANKS OPTIONS...
     grep -q -- "$pattern" "$work/refused" || fail "$* was refused with: $(cat "$work/refused")"
 }
 refused "--batch 8 does not divide over 3 data-parallel ranks: 8 = 3 x 2 + 2; use 6 or 9" 3 $small --batch 8
-refused "--batch 8 does not divide over 2 ranks x 3 microbatches = 6 parts: 8 = 6 x 1 + 2; use 6 or 12" 2 $small --batch 8 \
+refused "--batch 8 does not divide over 2 data-parallel ranks x 3 microbatches = 6 parts: 8 = 6 x 1 + 2; use 6 or 12" 2 $small --batch 8 \
     --micro-batches 3
 refused "--heads 3 does not divide --hidden 32" 1 $small --heads 3
 refused "did you mean 'gpt2-124m'" 1 --model gpt2-125m
