@@ -15,6 +15,21 @@ int64_t ptb_trainer_sequences(const ptb_trainer_config *c)
     return c->batch / ptb_mesh_size(&c->mesh, PTB_MESH_DATA) / c->micro_batches;
 }
 
+bool ptb_trainer_experts(const ptb_trainer_config *c, ptb_expert_env *env)
+{
+    const ptb_expert_dispatch *asked = c->expert_dispatch;
+    if (!asked)
+        asked = (const ptb_expert_dispatch *)ptb_registry_find(PTB_KIND_EXPERT_DISPATCH, "all_to_all");
+    int64_t rows = ptb_trainer_sequences(c) * c->layout->shape.sequence / c->mesh.size[PTB_MESH_CP];
+    *env = (ptb_expert_env){.dispatch = asked,
+                            .kernels = c->kernels,
+                            .layout = c->layout,
+                            .rows = (size_t)rows,
+                            .type = c->type,
+                            .overlap = c->expert_overlap};
+    return c->mesh.size[PTB_MESH_EP] > 1;
+}
+
 static ptb_model_config model_config(const ptb_trainer_config *c)
 {
     return (ptb_model_config){.kernels = c->kernels,
@@ -73,7 +88,15 @@ void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_C
 {
     ptb_model_config model = model_config(c);
     ptb_data_env env = data_env(c);
+    ptb_expert_env expert_env;
+    ptb_expert_axis experts;
+    if (ptb_trainer_experts(c, &expert_env)) {
+        ptb_expert_axis_describe(&expert_env, &experts);
+        model.experts = &experts;
+    }
     ptb_model_memory(&model, bytes);
+    if (model.experts)
+        ptb_expert_axis_memory(model.experts, bytes);
     c->strategy->memory(&env, bytes);
     bytes[PTB_MEMORY_OPTIMIZER] += sizeof(ptb_update) + sizeof(double);
     bytes[PTB_MEMORY_COMMUNICATION] += sizeof(double); // the loss
@@ -166,18 +189,25 @@ static ptb_status make_local(ptb_trainer *t)
     PTB_TRY(ptb_stream_new(t->device, PTB_STREAM_URGENT, PTB_LANE_COMMUNICATION, &t->communication));
     t->timeline = (ptb_timeline){.trace = c->trace, .stream = t->compute};
     PTB_TRY(ptb_event_new(t->device, &t->joined));
+    t->rows = (size_t)(ptb_trainer_sequences(c) * c->layout->shape.sequence);
+    PTB_TRY(c->kernels->set_threads(t->communication, 1)); // it works beside the compute stream
+    PTB_TRY(make_records(t));
+    if (c->graph)
+        PTB_TRY(make_input(t));
+    return make_update(t);
+}
+
+// The model comes after the axes that it is divided over.
+static ptb_status make_model(ptb_trainer *t)
+{
+    const ptb_trainer_config *c = &t->config;
     ptb_model_config model = model_config(c);
     model.device = t->device;
     model.stream = t->compute;
     model.timeline = &t->timeline;
     model.on_phase.call = ptb_trainer_phase;
     model.on_phase.context = t;
-    t->rows = (size_t)(model.batch * c->layout->shape.sequence);
-    PTB_TRY(c->kernels->set_threads(t->communication, 1)); // it works beside the compute stream
-    PTB_TRY(make_records(t));
-    if (c->graph)
-        PTB_TRY(make_input(t));
-    PTB_TRY(make_update(t));
+    model.experts = t->experts;
     PTB_TRY(ptb_model_new(&model, &t->model));
     if (c->deterministic && c->kernels->set_search)
         PTB_TRY(c->kernels->set_search(t->compute, false));
@@ -215,6 +245,16 @@ static ptb_status make_lanes(ptb_trainer *t)
     return ptb_lanes_init(&t->lanes, &config);
 }
 
+static ptb_status open_experts(ptb_trainer *t)
+{
+    ptb_expert_env env;
+    if (!ptb_trainer_experts(&t->config, &env))
+        return PTB_OK;
+    env.lane = &t->lanes.lane[PTB_LANE_EXPERT];
+    env.device = t->device;
+    return ptb_expert_axis_open(&env, &t->experts);
+}
+
 static ptb_status open_data(ptb_trainer *t)
 {
     ptb_data_env env = data_env(&t->config);
@@ -237,6 +277,8 @@ static ptb_status make_shared(ptb_trainer *t, char *reason)
 {
     const ptb_trainer_config *c = &t->config;
     PTB_TRY(make_lanes(t));
+    PTB_TRY(ptb_world_agree(c->world, open_experts(t)));
+    PTB_TRY(ptb_world_agree(c->world, make_model(t)));
     PTB_TRY(ptb_world_agree(c->world, check_collective(t, reason)));
     void *loss = NULL;
     ptb_comm *comm = t->lanes.lane[PTB_LANE_LOSS].comm;
@@ -248,6 +290,23 @@ static ptb_status make_shared(ptb_trainer *t, char *reason)
     PTB_TRY(ptb_world_agree(c->world, open_data(t)));
     PTB_TRY(ptb_world_agree(c->world, start_prefetch(t)));
     return ptb_world_agree(c->world, ptb_stream_sync(t->compute));
+}
+
+static ptb_status check_experts(const ptb_trainer_config *c, char *reason)
+{
+    ptb_expert_env env;
+    ptb_expert_axis axis;
+    if (!ptb_trainer_experts(c, &env))
+        return PTB_OK;
+    ptb_expert_axis_describe(&env, &axis);
+    if (!axis.sizes.waits || !c->graph)
+        return PTB_OK;
+    snprintf(reason, PTB_REASON_BYTES,
+             "the host waits in every layer until it knows how many rows go to which expert (%s without a "
+             "capacity factor), so the step cannot be recorded; give a capacity factor, use all_gather, or "
+             "leave the graph out",
+             env.dispatch->plugin.name);
+    return PTB_SKIPPED;
 }
 
 ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_trainer **trainer)
@@ -267,6 +326,8 @@ ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_t
     if (!config->mesh.size[0])
         status = ptb_mesh_init(&t->config.mesh, &(ptb_mesh_sizes){.tp = 0}, config->world->size,
                                config->world->rank, reason);
+    if (status == PTB_OK)
+        status = check_experts(&t->config, reason);
     if (status == PTB_OK)
         status = ptb_device_open_local(config->device, config->world, config->share_gpu, &t->device);
     // Before any rank allocates: what one has taken is not available to the others.
@@ -305,6 +366,7 @@ void ptb_trainer_free(ptb_trainer *t)
         t->data->ops->close(t->data);
     if (t->loss)
         t->lanes.lane[PTB_LANE_LOSS].comm->ops->free(t->lanes.lane[PTB_LANE_LOSS].comm, t->loss);
+    ptb_expert_axis_close(t->experts);
     ptb_lanes_release(&t->lanes);
     ptb_model_free(t->model);
     ptb_device_free(t->device, t->sum_squares);

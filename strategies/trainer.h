@@ -13,9 +13,11 @@ typedef struct {
     ptb_trace *trace; // NULL: no spans
     const ptb_data_parallel *strategy;
     const ptb_kernels *kernels;
-    ptb_mesh mesh;            // sizes of 0: all ranks are data-parallel
-    bool sequence_parallel;   // with tp
-    const ptb_layout *layout; // cut as the mesh says
+    ptb_mesh mesh;                              // sizes of 0: all ranks are data-parallel
+    bool sequence_parallel;                     // with tp
+    const ptb_layout *layout;                   // cut as the mesh says
+    const ptb_expert_dispatch *expert_dispatch; // with ep; NULL: all_to_all
+    bool expert_overlap;                        // experts' communication beside what does not depend on it
     const ptb_tokens *tokens;
     const char *device; // registered name
     bool share_gpu;     // ranks may have the same GPU
@@ -53,6 +55,7 @@ typedef struct {
     ptb_stream *compute, *communication;
     ptb_timeline timeline; // of compute
     ptb_lanes lanes;
+    ptb_expert_axis *experts; // NULL: every rank has all experts
     ptb_model *model;
     ptb_data *data;
     double *loss;        // device memory, from the communicator
@@ -92,6 +95,8 @@ ptb_status ptb_trainer_step(ptb_trainer *trainer);
 ptb_status ptb_trainer_phase(void *context, ptb_phase phase);
 // Sequences of a microbatch on a rank.
 int64_t ptb_trainer_sequences(const ptb_trainer_config *config);
+// How experts are divided over ranks, without lane and device; false: each rank has all of them.
+bool ptb_trainer_experts(const ptb_trainer_config *config, ptb_expert_env *env);
 // Bytes a rank needs, by category.
 void ptb_trainer_memory(const ptb_trainer_config *config, uint64_t bytes[PTB_MEMORY_COUNT]);
 

@@ -31,6 +31,7 @@ typedef struct {
     bool on_gpus; // also on the simulated device, where threads of blocks are slow
     int64_t micro_batches;
     bool clips, packs, without_overlap;
+    bool gathers_rows; // all-gather of rows for experts, and nothing beside it; else all-to-all, overlapped
     ptb_recompute recompute;
 } division_case;
 
@@ -42,8 +43,25 @@ static const division_case cases[] = {
     RUN("ddp", "", 2, ALL, true, .micro_batches = 2),
     RUN("ddp", "", 3, DENSE, false, ),
     RUN("ddp", "", 8, GPT_ | MIXTURE_, false, .clips = true),
+    RUN("ep", "", 2, MIXTURE_, true, .micro_batches = 2),
+    RUN("ep", "", 3, MIXTURE_, false, .clips = true, .packs = true),
+    RUN("ep", "", 4, MIXTURE_, false, .gathers_rows = true, .recompute = PTB_RECOMPUTE_FULL),
+    RUN("ep", "", 8, MIXTURE_, false, .micro_batches = 2),
+    RUN("ddp", "ep=2,dp=2", 4, MIXTURE_, true, .clips = true),
+    RUN("ddp", "ep=3,dp=2", 6, MIXTURE_, false, .gathers_rows = true),
 };
 enum { CASES = sizeof cases / sizeof *cases };
+
+static void exchange_rows(ptb_trainer_config *config)
+{
+    config->expert_overlap = true;
+}
+
+static void gather_rows(ptb_trainer_config *config)
+{
+    config->expert_dispatch =
+        (const ptb_expert_dispatch *)ptb_registry_find(PTB_KIND_EXPERT_DISPATCH, "all_gather");
+}
 
 static division_asked asked_of(const division_case *c, model_kind model)
 {
@@ -58,7 +76,8 @@ static division_asked asked_of(const division_case *c, model_kind model)
                             .optimizer = PTB_OPTIMIZER_SGD,
                             .clip = c->clips ? 0.4 : 0,
                             .pack = c->packs,
-                            .without_overlap = c->without_overlap};
+                            .without_overlap = c->without_overlap,
+                            .adjust = c->gathers_rows ? gather_rows : exchange_rows};
 }
 
 // One rank, without microbatches.
