@@ -22,17 +22,38 @@ struct ptb_prefetch {
     bool stop;
     // Each written by the thread before it counts in `filled`.
     ptb_prefetch_batch slot[PTB_PREFETCH_MAX];
-    int32_t *memory; /* [depth, 2 or 3, mine * length] */
+    int32_t *memory;   /* [depth, 2 or 3, mine * length] */
+    int32_t *sequence; /* [3, length of a whole one]: a sequence before it is cut; NULL: they are not */
 };
 
 static size_t tokens_of(const ptb_prefetch_config *c)
 {
-    return c->mine * c->length;
+    return c->mine * (c->slices.pieces ? c->slices.pieces * c->slices.length : c->length);
 }
 
 size_t ptb_prefetch_bytes(const ptb_prefetch_config *c)
 {
     return c->depth * (c->pack ? 3 : 2) * tokens_of(c) * sizeof(int32_t);
+}
+
+// Sequence `index` is number i of this rank's.
+static ptb_status fill_sequence(ptb_prefetch *p, uint64_t index, uint64_t i, const ptb_prefetch_batch *batch)
+{
+    const ptb_prefetch_config *c = &p->config;
+    int32_t *to[3] = {(int32_t *)(uintptr_t)batch->inputs, (int32_t *)(uintptr_t)batch->targets,
+                      (int32_t *)(uintptr_t)batch->start};
+    size_t whole = c->length, length = c->slices.length, pieces = c->slices.pieces;
+    if (!pieces)
+        return ptb_tokens_sequence(c->tokens, index, to[0] + i * whole, to[1] + i * whole,
+                                   to[2] ? to[2] + i * whole : NULL);
+    int32_t *from = p->sequence;
+    PTB_TRY(ptb_tokens_sequence(c->tokens, index, from, from + whole, to[2] ? from + 2 * whole : NULL));
+    for (size_t piece = 0; piece < pieces; piece++) {
+        size_t row = (i / c->group * pieces + piece) * c->group + i % c->group;
+        for (size_t k = 0; k < 3 && to[k]; k++)
+            memcpy(to[k] + row * length, from + k * whole + c->slices.offset[piece], length * sizeof *from);
+    }
+    return PTB_OK;
 }
 
 static ptb_status fill(ptb_prefetch *p, uint64_t number)
@@ -48,8 +69,7 @@ static ptb_status fill(ptb_prefetch *p, uint64_t number)
                                 .fill_begin_ns = ptb_clock_ns()};
     uint64_t first = batch.step * c->batch;
     for (uint64_t i = 0; i < c->mine; i++)
-        PTB_TRY(ptb_tokens_sequence(c->tokens, first + c->first + i, inputs + i * c->length,
-                                    targets + i * c->length, start ? start + i * c->length : NULL));
+        PTB_TRY(fill_sequence(p, first + c->first + i, i, &batch));
     batch.counted = ptb_tokens_counted(c->tokens, first, c->batch);
     if (!batch.counted) {
         ptb_error("the batch of step %" PRIu64 " has nothing to learn: each of its tokens is the last of its "
@@ -114,19 +134,24 @@ ptb_status ptb_prefetch_start(const ptb_prefetch_config *config, ptb_prefetch **
     void *memory; // zeroed: the pages are there before the first step
     PTB_TRY(ptb_device_alloc_host(config->device, bytes ? bytes : 1, &memory));
     ptb_prefetch *p = calloc(1, sizeof *p);
-    if (!p) {
+    int32_t *sequence = config->slices.pieces ? calloc(3 * config->length, sizeof *sequence) : NULL;
+    if (!p || (config->slices.pieces && !sequence)) {
         ptb_error("no memory for the state of the input");
         ptb_device_free_host(config->device, memory);
+        free(sequence);
+        free(p);
         return PTB_NO_MEMORY;
     }
     p->config = *config;
     p->memory = memory;
+    p->sequence = sequence;
     pthread_mutex_init(&p->mutex, NULL);
     pthread_cond_init(&p->is_filled, NULL);
     pthread_cond_init(&p->is_released, NULL);
     ptb_status status = start_thread(p);
     if (status != PTB_OK) {
         ptb_device_free_host(config->device, memory);
+        free(sequence);
         free(p);
         return status;
     }
@@ -167,5 +192,6 @@ void ptb_prefetch_stop(ptb_prefetch *p)
     pthread_cond_destroy(&p->is_filled);
     pthread_mutex_destroy(&p->mutex);
     ptb_device_free_host(p->config.device, p->memory);
+    free(p->sequence);
     free(p);
 }

@@ -4,6 +4,7 @@
 #define PTB_STRATEGIES_PREFETCH_H
 
 #include "core/device.h"
+#include "strategies/slices.h"
 #include "strategies/tokens.h"
 
 typedef struct ptb_prefetch ptb_prefetch;
@@ -15,12 +16,17 @@ typedef struct {
     bool pack;                // as tokens was opened with
     uint64_t batch;           // sequences of the global batch
     uint64_t first, mine;     // of each global batch, this rank takes sequences [first, first + mine)
-    uint64_t first_step;      // the number of the batch that the first take returns
-    size_t depth;             // batches held, the one in use included: PTB_PREFETCH_MIN to _MAX
+    // Of these sequences the rank has this; rows of each microbatch of `group` sequences are then in order of
+    // piece, sequence and position. pieces 0: whole sequences.
+    ptb_slices slices;
+    uint64_t group;      // divides mine; only read with slices
+    uint64_t first_step; // the number of the batch that the first take returns
+    size_t depth;        // batches held, the one in use included: PTB_PREFETCH_MIN to _MAX
 } ptb_prefetch_config;
 enum { PTB_PREFETCH_MIN = 2, PTB_PREFETCH_MAX = 8 };
 
 // This rank's part of the global batch of a step, in host memory; sequence `first` is at the beginning.
+// length: of what the rank has of a sequence.
 typedef struct {
     const int32_t *inputs;  /* [mine * length] */
     const int32_t *targets; /* [mine * length], -1: not counted */

@@ -30,6 +30,27 @@ bool ptb_trainer_experts(const ptb_trainer_config *c, ptb_expert_env *env)
     return c->mesh.size[PTB_MESH_EP] > 1;
 }
 
+// *axis has no ops where sequences are whole.
+static ptb_status describe_context(const ptb_trainer_config *c, ptb_context_axis *axis, char *reason)
+{
+    const ptb_context *ops = c->context;
+    *axis = (ptb_context_axis){0};
+    if (c->mesh.size[PTB_MESH_CP] == 1)
+        return PTB_OK;
+    if (!ops)
+        ops = (const ptb_context *)ptb_registry_find(PTB_KIND_CONTEXT, "ring");
+    ptb_context_env env = {.rank = c->mesh.place[PTB_MESH_CP],
+                           .size = c->mesh.size[PTB_MESH_CP],
+                           .degree = c->context_degree,
+                           .kernels = c->kernels,
+                           .layout = c->layout,
+                           .batch = ptb_trainer_sequences(c),
+                           .type = c->type,
+                           .packed = c->packed,
+                           .threads = c->threads};
+    return ptb_context_describe(axis, ops, &env, reason);
+}
+
 static ptb_model_config model_config(const ptb_trainer_config *c)
 {
     return (ptb_model_config){.kernels = c->kernels,
@@ -94,9 +115,15 @@ void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_C
         ptb_expert_axis_describe(&expert_env, &experts);
         model.experts = &experts;
     }
+    ptb_context_axis context;
+    char reason[PTB_REASON_BYTES];
+    if (describe_context(c, &context, reason) == PTB_OK && context.ops)
+        model.context = &context;
     ptb_model_memory(&model, bytes);
     if (model.experts)
         ptb_expert_axis_memory(model.experts, bytes);
+    if (model.context)
+        ptb_context_memory(model.context, bytes);
     c->strategy->memory(&env, bytes);
     bytes[PTB_MEMORY_OPTIMIZER] += sizeof(ptb_update) + sizeof(double);
     bytes[PTB_MEMORY_COMMUNICATION] += sizeof(double); // the loss
@@ -158,6 +185,8 @@ static ptb_status start_prefetch(ptb_trainer *t)
                                   .batch = (uint64_t)c->batch,
                                   .first = (uint64_t)ptb_mesh_place(&c->mesh, PTB_MESH_DATA) * mine,
                                   .mine = mine,
+                                  .slices = t->context.slices,
+                                  .group = (uint64_t)ptb_trainer_sequences(c),
                                   .depth = PREFETCH_DEPTH};
     return ptb_prefetch_start(&config, &t->prefetch);
 }
@@ -189,7 +218,7 @@ static ptb_status make_local(ptb_trainer *t)
     PTB_TRY(ptb_stream_new(t->device, PTB_STREAM_URGENT, PTB_LANE_COMMUNICATION, &t->communication));
     t->timeline = (ptb_timeline){.trace = c->trace, .stream = t->compute};
     PTB_TRY(ptb_event_new(t->device, &t->joined));
-    t->rows = (size_t)(ptb_trainer_sequences(c) * c->layout->shape.sequence);
+    t->rows = (size_t)(ptb_trainer_sequences(c) * c->layout->shape.sequence / c->mesh.size[PTB_MESH_CP]);
     PTB_TRY(c->kernels->set_threads(t->communication, 1)); // it works beside the compute stream
     PTB_TRY(make_records(t));
     if (c->graph)
@@ -208,6 +237,7 @@ static ptb_status make_model(ptb_trainer *t)
     model.on_phase.call = ptb_trainer_phase;
     model.on_phase.context = t;
     model.experts = t->experts;
+    model.context = t->context.ops ? &t->context : NULL;
     PTB_TRY(ptb_model_new(&model, &t->model));
     if (c->deterministic && c->kernels->set_search)
         PTB_TRY(c->kernels->set_search(t->compute, false));
@@ -273,11 +303,18 @@ static ptb_status open_data(ptb_trainer *t)
     return t->config.strategy->open(&env, &t->data);
 }
 
+static ptb_status open_context(ptb_trainer *t)
+{
+    t->context.env.lane = &t->lanes.lane[PTB_LANE_CONTEXT];
+    return t->context.ops ? ptb_context_open(&t->context) : PTB_OK;
+}
+
 static ptb_status make_shared(ptb_trainer *t, char *reason)
 {
     const ptb_trainer_config *c = &t->config;
     PTB_TRY(make_lanes(t));
     PTB_TRY(ptb_world_agree(c->world, open_experts(t)));
+    PTB_TRY(ptb_world_agree(c->world, open_context(t)));
     PTB_TRY(ptb_world_agree(c->world, make_model(t)));
     PTB_TRY(ptb_world_agree(c->world, check_collective(t, reason)));
     void *loss = NULL;
@@ -330,6 +367,8 @@ ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_t
         status = check_experts(&t->config, reason);
     if (status == PTB_OK)
         status = ptb_device_open_local(config->device, config->world, config->share_gpu, &t->device);
+    if (status == PTB_OK)
+        status = describe_context(&t->config, &t->context, reason);
     // Before any rank allocates: what one has taken is not available to the others.
     if (status == PTB_OK)
         status = ptb_world_agree(config->world, check_memory(t));
@@ -367,6 +406,7 @@ void ptb_trainer_free(ptb_trainer *t)
     if (t->loss)
         t->lanes.lane[PTB_LANE_LOSS].comm->ops->free(t->lanes.lane[PTB_LANE_LOSS].comm, t->loss);
     ptb_expert_axis_close(t->experts);
+    ptb_context_close(&t->context);
     ptb_lanes_release(&t->lanes);
     ptb_model_free(t->model);
     ptb_device_free(t->device, t->sum_squares);

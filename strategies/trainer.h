@@ -18,6 +18,8 @@ typedef struct {
     const ptb_layout *layout;                   // cut as the mesh says
     const ptb_expert_dispatch *expert_dispatch; // with ep; NULL: all_to_all
     bool expert_overlap;                        // experts' communication beside what does not depend on it
+    const ptb_context *context; // how attention goes over sequences that cp splits; NULL: ring
+    int context_degree;         // ptb_context_env.degree
     const ptb_tokens *tokens;
     const char *device; // registered name
     bool share_gpu;     // ranks may have the same GPU
@@ -56,6 +58,7 @@ typedef struct {
     ptb_timeline timeline; // of compute
     ptb_lanes lanes;
     ptb_expert_axis *experts; // NULL: every rank has all experts
+    ptb_context_axis context; // ops NULL: sequences are whole
     ptb_model *model;
     ptb_data *data;
     double *loss;        // device memory, from the communicator

@@ -65,7 +65,7 @@ static ptb_status begin_microbatch(ptb_trainer *t)
     ptb_microbatch place = {.step = t->steps,
                             .sequence = microbatch * sequences,
                             .scale = 1 / (double)batch->counted,
-                            .share = (double)sequences / (double)c->batch,
+                            .share = (double)sequences / (double)(c->batch * c->mesh.size[PTB_MESH_CP]),
                             .factor = c->optimizer.dynamic ? &t->update->loss_scale : NULL};
     ptb_span s = span(t, PTB_SPAN_COPY, PTB_PHASE_FORWARD, PTB_LANE_COMPUTE, -1, "batch");
     PTB_TRY(ptb_timeline_open(&t->timeline, &s));

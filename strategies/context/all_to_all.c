@@ -3,20 +3,17 @@
 // 2 (n-1) e N (2 a + w) bytes a rank, and with documents 4 (n-1) N more.
 #include "strategies/context/context_internal.h"
 
-#include "core/log.h"
+#include <stdio.h>
 
-static int all_ranks(const ptb_context_env *env)
+static int all_ranks(const ptb_context_env *env, char *reason)
 {
-    char reason[PTB_CONTEXT_REASON];
-    if (ptb_context_heads_divide(env, env->size, reason) && env->size <= PTB_CONTEXT_DEGREE_MAX)
+    char why[PTB_CONTEXT_REASON];
+    if (env->size <= PTB_CONTEXT_DEGREE_MAX && ptb_context_heads_divide(env, env->size, why))
         return env->size;
     if (env->size > PTB_CONTEXT_DEGREE_MAX)
-        ptb_error("all_to_all over cp=%d ranks: heads are exchanged between %d at most; use ring_all_to_all",
-                  env->size, PTB_CONTEXT_DEGREE_MAX);
-    else
-        ptb_error("all_to_all gives every rank of cp=%d whole heads: %s; use a cp that divides them, "
-                  "ring_all_to_all, ring or all_gather",
-                  env->size, reason);
+        snprintf(why, sizeof why, "heads are exchanged between %d ranks at most", PTB_CONTEXT_DEGREE_MAX);
+    snprintf(reason, PTB_REASON_BYTES, "all_to_all gives each of cp=%d ranks heads of its own: %s", env->size,
+             why);
     return 0;
 }
 

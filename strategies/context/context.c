@@ -5,6 +5,7 @@
 #include "strategies/data/data.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 ptb_context_split ptb_context_split_of(const ptb_context_axis *axis)
@@ -75,18 +76,19 @@ static ptb_slices slices_of(const ptb_context *ops, const ptb_context_env *e, in
     return s;
 }
 
-ptb_status ptb_context_describe(ptb_context_axis *axis, const ptb_context *ops, const ptb_context_env *env)
+ptb_status ptb_context_describe(ptb_context_axis *axis, const ptb_context *ops, const ptb_context_env *env,
+                                char *reason)
 {
     int64_t sequence = env->layout->shape.sequence, parts = (int64_t)env->size * (ops->zigzag ? 2 : 1);
-    int degree = ops->degree(env);
+    int degree = ops->degree(env, reason);
     if (!degree)
         return PTB_USAGE;
     if (sequence % parts) {
-        ptb_error("a sequence of %" PRId64 " tokens over cp=%d ranks with %d piece%s each (%s): %" PRId64
-                  " / %" PRId64 " = %" PRId64 " remainder %" PRId64
-                  "; pieces have the same length, so use a sequence that is a multiple of %" PRId64,
-                  sequence, env->size, ops->zigzag ? 2 : 1, ops->zigzag ? "s" : "", ops->plugin.name,
-                  sequence, parts, sequence / parts, sequence % parts, parts);
+        snprintf(reason, PTB_REASON_BYTES,
+                 "%s splits sequences into %" PRId64 " pieces of equal length (%s each of cp=%d ranks): "
+                 "%" PRId64 " tokens / %" PRId64 " = %" PRId64 " remainder %" PRId64,
+                 ops->plugin.name, parts, ops->zigzag ? "two" : "one", env->size, sequence, parts,
+                 sequence / parts, sequence % parts);
         return PTB_USAGE;
     }
     *axis =

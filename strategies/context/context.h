@@ -70,8 +70,9 @@ struct ptb_context_buffers;
 
 struct ptb_context {
     ptb_plugin plugin;
-    // Ranks that exchange heads with each other; 0: the axis cannot be cut so, logged.
-    int (*degree)(const ptb_context_env *env);
+    // Ranks that exchange heads with each other; 0: heads cannot be divided so, with why in `reason`
+    // (PTB_REASON_BYTES).
+    int (*degree)(const ptb_context_env *env, char *reason);
     bool zigzag;             // rank r has pieces r and 2n-1-r of 2n; else piece r of n
     const char *volume_form; // bytes a rank sends a block and step, in the letters above
     const char *memory_form; // bytes beside the model's own
@@ -85,8 +86,10 @@ struct ptb_context {
     double (*flops)(const ptb_context_axis *axis);
 };
 
-// USAGE, logged with the arithmetic, when sequences or heads cannot be divided so. Allocates nothing.
-ptb_status ptb_context_describe(ptb_context_axis *axis, const ptb_context *ops, const ptb_context_env *env);
+// USAGE, with the arithmetic in `reason` (PTB_REASON_BYTES), when sequences or heads cannot be divided so.
+// Allocates nothing.
+ptb_status ptb_context_describe(ptb_context_axis *axis, const ptb_context *ops, const ptb_context_env *env,
+                                char *reason);
 // Adds what open will allocate, by category, of a described axis.
 void ptb_context_memory(const ptb_context_axis *axis, uint64_t bytes[PTB_MEMORY_COUNT]);
 // Collective over the lane; all ranks return the same status. NO_MEMORY, logged.

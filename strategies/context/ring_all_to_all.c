@@ -4,37 +4,38 @@
 // with documents 4 (u-1) N more, and around the ring (2 (n/u-1) e + 4 n/u) u N w.
 #include "strategies/context/context_internal.h"
 
-#include "core/log.h"
+#include <stdio.h>
 
-static int asked(const ptb_context_env *env)
+static int asked(const ptb_context_env *env, char *reason)
 {
-    char reason[PTB_CONTEXT_REASON];
+    char why[PTB_CONTEXT_REASON];
     if (env->size % env->degree || env->degree > PTB_CONTEXT_DEGREE_MAX) {
-        ptb_error("groups of %d of cp=%d ranks: %d / %d = %d remainder %d; use a divisor, at most %d",
-                  env->degree, env->size, env->size, env->degree, env->size / env->degree,
-                  env->size % env->degree, PTB_CONTEXT_DEGREE_MAX);
+        snprintf(reason, PTB_REASON_BYTES,
+                 "groups of %d of cp=%d ranks: %d / %d = %d remainder %d, and %d at most", env->degree,
+                 env->size, env->size, env->degree, env->size / env->degree, env->size % env->degree,
+                 PTB_CONTEXT_DEGREE_MAX);
         return 0;
     }
-    if (ptb_context_heads_divide(env, env->degree, reason))
+    if (ptb_context_heads_divide(env, env->degree, why))
         return env->degree;
-    ptb_error("ring_all_to_all gives every rank of a group of %d whole heads: %s; use a degree that divides "
-              "them",
-              env->degree, reason);
+    snprintf(reason, PTB_REASON_BYTES,
+             "ring_all_to_all gives each rank of a group of %d heads of its own: %s", env->degree, why);
     return 0;
 }
 
-static int largest_divisor(const ptb_context_env *env)
+static int largest_divisor(const ptb_context_env *env, char *reason)
 {
-    char reason[PTB_CONTEXT_REASON];
+    char why[PTB_CONTEXT_REASON];
     if (env->degree)
-        return asked(env);
+        return asked(env, reason);
     for (int degree = env->size / 2; degree > 1; degree--)
         if (env->size % degree == 0 && degree <= PTB_CONTEXT_DEGREE_MAX &&
-            ptb_context_heads_divide(env, degree, reason))
+            ptb_context_heads_divide(env, degree, why))
             return degree;
-    ptb_error(
-        "ring_all_to_all over cp=%d ranks: no number between 1 and %d divides both %d and the heads (%d, "
-        "%d of key and value); use ring or all_gather",
+    snprintf(
+        reason, PTB_REASON_BYTES,
+        "ring_all_to_all of cp=%d ranks: no number between 1 and %d divides both %d and the heads (%d, %d of "
+        "key and value)",
         env->size, env->size, env->size, (int)env->layout->local.heads, (int)env->layout->local.kv_heads);
     return 0;
 }

@@ -82,9 +82,23 @@ static ptb_status check_tensor(const ptb_model_config *c)
     return PTB_INTERNAL;
 }
 
+// A mistake of the caller: the axis is described from the same configuration.
+static ptb_status check_context(const ptb_model_config *c)
+{
+    const ptb_context_axis *x = c->context;
+    if (!x || (x->env.batch == c->batch && x->env.type == c->type && x->env.packed == c->packed))
+        return PTB_OK;
+    ptb_error("a context-parallel axis for %" PRId64 " sequences of %s, %s, and a model for %" PRId64
+              " of %s, %s: describe the axis as the model",
+              x->env.batch, ptb_dtype_name(x->env.type), x->env.packed ? "packed" : "not packed", c->batch,
+              ptb_dtype_name(c->type), c->packed ? "packed" : "not packed");
+    return PTB_INTERNAL;
+}
+
 ptb_status ptb_model_check(const ptb_model_config *config)
 {
     PTB_TRY(check_numbers(config));
+    PTB_TRY(check_context(config));
     PTB_TRY(check_experts(config));
     PTB_TRY(check_magnitude(config));
     return check_tensor(config);
@@ -242,31 +256,41 @@ static ptb_pass pass_of(ptb_model *m, int slot, size_t unit, const ptb_unit_memo
     return p;
 }
 
+// NULL where sequences are one document.
+static const int32_t *starts_of(const ptb_pass *p, ptb_pass_piece piece)
+{
+    return p->slot->starts ? p->slot->starts + piece.first : NULL;
+}
+
 // Where the vocabulary is cut, ranks add up what they have of it; positions are the first one's.
 static ptb_status embedding_forward(const ptb_pass *p)
 {
     const ptb_model_config *c = &p->m->config;
     void *out = p->slot->embedded;
     const void *positions = ptb_pass_parameter(p, PTB_EMBED_POSITIONS);
-    ptb_embedding args = {.type = c->type,
-                          .out = ptb_pass_term(p, out),
-                          .tokens = p->slot->inputs,
-                          .start = p->slot->starts,
-                          .table = ptb_pass_parameter(p, PTB_EMBED_TOKENS),
-                          .positions = ptb_pass_is_first(p) ? positions : NULL,
-                          .rows = p->m->w.rows,
-                          .sequence = (size_t)c->layout->shape.sequence,
-                          .width = p->m->w.hidden,
-                          .vocabulary = p->m->w.vocabulary,
-                          .first_token = c->layout->first_token};
-    PTB_TRY(p->k->embedding(p->stream, &args));
+    for (size_t i = 0; i < ptb_pass_pieces(p); i++) {
+        ptb_pass_piece piece = ptb_pass_piece_at(p, i);
+        ptb_embedding args = {.type = c->type,
+                              .out = ptb_pass_at(p, ptb_pass_term(p, out), piece.first * p->m->w.hidden),
+                              .tokens = p->slot->inputs + piece.first,
+                              .start = starts_of(p, piece),
+                              .table = ptb_pass_parameter(p, PTB_EMBED_TOKENS),
+                              .positions = ptb_pass_is_first(p) ? positions : NULL,
+                              .rows = piece.rows,
+                              .sequence = piece.length,
+                              .width = p->m->w.hidden,
+                              .position_offset = (size_t)piece.offset,
+                              .vocabulary = p->m->w.vocabulary,
+                              .first_token = c->layout->first_token};
+        PTB_TRY(p->k->embedding(p->stream, &args));
+    }
     for (int i = 0; i < ptb_pass_sum_chunks(p); i++)
         PTB_TRY(ptb_pass_sum(p, i, out));
     PTB_TRY(ptb_pass_join(p));
     return c->layout->shape.dropout > 0 ? ptb_pass_dropout(p, PTB_DROPOUT_EMBEDDING, out, NULL, out) : PTB_OK;
 }
 
-// All of it belongs to the part WEIGHT. A tied table has the head's gradient already.
+// All of it belongs to the part WEIGHT. A tied table has the head's gradient already, and pieces add up.
 static ptb_status embedding_backward(const ptb_pass *p, const ptb_gradient_ready *ready)
 {
     const ptb_model_shape *s = &p->m->config.layout->shape;
@@ -277,21 +301,27 @@ static ptb_status embedding_backward(const ptb_pass *p, const ptb_gradient_ready
         PTB_TRY(ptb_pass_dropout(p, PTB_DROPOUT_EMBEDDING, d_out, NULL, d_out));
     PTB_TRY(ptb_pass_gather(p, d_out));
     PTB_TRY(ptb_pass_wait_all(p));
-    ptb_embedding_gradient args = {.type = p->m->config.type,
-                                   .d_table = ptb_pass_gradient(p, PTB_EMBED_TOKENS),
-                                   .d_positions = ptb_pass_gradient(p, PTB_EMBED_POSITIONS),
-                                   .d_out = ptb_pass_whole(p, d_out),
-                                   .tokens = p->slot->inputs,
-                                   .start = p->slot->starts,
-                                   .rows = p->m->w.rows,
-                                   .sequence = (size_t)s->sequence,
-                                   .width = p->m->w.hidden,
-                                   .vocabulary = p->m->w.vocabulary,
-                                   .first_token = p->m->config.layout->first_token,
-                                   .positions = (size_t)s->positions,
-                                   .accumulate_table = p->accumulate || s->tied,
-                                   .accumulate_positions = p->accumulate};
-    PTB_TRY(p->k->embedding_gradient(p->stream, &args));
+    const char *whole = ptb_pass_whole(p, d_out);
+    for (size_t i = 0; i < ptb_pass_pieces(p); i++) {
+        ptb_pass_piece piece = ptb_pass_piece_at(p, i);
+        bool add = p->accumulate || i > 0;
+        ptb_embedding_gradient args = {.type = p->m->config.type,
+                                       .d_table = ptb_pass_gradient(p, PTB_EMBED_TOKENS),
+                                       .d_positions = ptb_pass_gradient(p, PTB_EMBED_POSITIONS),
+                                       .d_out = whole + piece.first * p->m->w.hidden * p->m->w.element,
+                                       .tokens = p->slot->inputs + piece.first,
+                                       .start = starts_of(p, piece),
+                                       .rows = piece.rows,
+                                       .sequence = piece.length,
+                                       .width = p->m->w.hidden,
+                                       .vocabulary = p->m->w.vocabulary,
+                                       .first_token = p->m->config.layout->first_token,
+                                       .positions = (size_t)s->positions,
+                                       .position_offset = (size_t)piece.offset,
+                                       .accumulate_table = add || s->tied,
+                                       .accumulate_positions = add};
+        PTB_TRY(p->k->embedding_gradient(p->stream, &args));
+    }
     return ptb_pass_ready(p, ready, 0);
 }
 

@@ -10,6 +10,7 @@
 #define PTB_STRATEGIES_TRANSFORMER_MODEL_H
 
 #include "core/trace.h"
+#include "strategies/context/context.h"
 #include "strategies/expert/dispatch.h"
 #include "strategies/tensor/tensor.h"
 #include "strategies/timeline.h"
@@ -38,6 +39,10 @@ typedef struct {
     bool packed;             // sequences hold several documents: starts are read
     uint64_t seed;           // of dropout
     ptb_timeline *timeline;  // of the stream; NULL: nothing is recorded
+    // Sequences split over ranks, described for this layout, batch and type, and opened before the first
+    // forward; rows of a microbatch are then batch x the tokens of its slices, in their order. NULL: whole
+    // sequences.
+    ptb_context_axis *context;
     // Experts on several ranks, whose rows are as many as this model's; NULL: all are here. For checks and
     // memory it need not be open.
     ptb_expert_axis *experts;
@@ -109,9 +114,9 @@ void ptb_model_free(ptb_model *model);
 // model_memory.c for the closed form. device and stream may be NULL.
 void ptb_model_memory(const ptb_model_config *config, uint64_t bytes[PTB_MEMORY_COUNT]);
 
-// Device memory [batch * sequence] that the slot's next forward reads; fill it on the stream. A negative
-// target is not counted. starts, when packed: the position in its sequence at which the row's document
-// begins.
+// Device memory, [rows] of a microbatch, that the slot's next forward reads; fill it on the stream. A
+// negative target is not counted. starts, when packed: the position in its sequence at which the row's
+// document begins.
 int32_t *ptb_model_inputs(ptb_model *model, int slot);
 int32_t *ptb_model_targets(ptb_model *model, int slot);
 int32_t *ptb_model_starts(ptb_model *model, int slot);
@@ -144,7 +149,7 @@ ptb_status ptb_model_backward(ptb_model *model, int slot, size_t unit, const ptb
 // without experts are 0. Waits for the stream.
 ptb_status ptb_model_choices(ptb_model *model, int64_t *choices /* [layers, 2, experts], host memory */);
 
-// Output of the embedding or of a block in device memory: [batch * sequence, hidden], compute type; of the
+// Output of the embedding or of a block in device memory: [rows, hidden], compute type; of the
 // head what its norm gives, until the loss. With sequence parallelism this rank's slice of the rows. For
 // tests and pipeline stages.
 void *ptb_model_output(ptb_model *model, int slot, size_t unit);

@@ -44,22 +44,35 @@ static ptb_status rotate(const ptb_pass *p, void *qkv, bool inverse)
     const ptb_model_shape *s = &p->m->config.layout->local;
     if (s->position != PTB_ROTARY_POSITIONS)
         return PTB_OK;
-    return p->k->rotary(p->stream, &(ptb_rotary){.type = p->m->config.type,
-                                                 .values = qkv,
-                                                 .rows = p->m->w.rows,
-                                                 .stride = p->m->w.qkv,
-                                                 .heads = (size_t)(s->heads + s->kv_heads),
-                                                 .head_width = (size_t)s->head_width,
-                                                 .length = (size_t)s->sequence,
-                                                 .start = p->slot->starts,
-                                                 .base = (float)s->rotary_base,
-                                                 .inverse = inverse});
+    for (size_t i = 0; i < ptb_pass_pieces(p); i++) {
+        ptb_pass_piece piece = ptb_pass_piece_at(p, i);
+        ptb_rotary args = {.type = p->m->config.type,
+                           .values = ptb_pass_at(p, qkv, piece.first * p->m->w.qkv),
+                           .rows = piece.rows,
+                           .stride = p->m->w.qkv,
+                           .heads = (size_t)(s->heads + s->kv_heads),
+                           .head_width = (size_t)s->head_width,
+                           .length = piece.length,
+                           .offset = piece.offset,
+                           .start = p->slot->starts ? p->slot->starts + piece.first : NULL,
+                           .base = (float)s->rotary_base,
+                           .inverse = inverse};
+        PTB_TRY(p->k->rotary(p->stream, &args));
+    }
+    return PTB_OK;
 }
 
 static ptb_status attend(const ptb_pass *p)
 {
     const ptb_model_shape *s = &p->m->config.layout->local;
     ptb_block_state *b = p->state;
+    ptb_context_axis *context = p->m->config.context;
+    if (context)
+        return context->ops->forward(context, &(ptb_context_forward){.shape = attention_shape(p),
+                                                                     .qkv = b->qkv,
+                                                                     .out = b->attention,
+                                                                     .lse = b->lse,
+                                                                     .kept = b->context});
     size_t key = p->m->w.attention, value = key + (size_t)(s->kv_heads * s->head_width);
     return p->k->attention(p->stream, &(ptb_attention){.shape = attention_shape(p),
                                                        .out = b->attention,
@@ -74,6 +87,15 @@ static ptb_status attend_backward(const ptb_pass *p, const void *d_attention)
     const ptb_model_shape *s = &p->m->config.layout->local;
     ptb_block_state *b = p->state;
     void *d_qkv = p->g->d_qkv;
+    ptb_context_axis *context = p->m->config.context;
+    if (context)
+        return context->ops->backward(context, &(ptb_context_backward){.shape = attention_shape(p),
+                                                                       .d_qkv = d_qkv,
+                                                                       .qkv = b->qkv,
+                                                                       .out = b->attention,
+                                                                       .d_out = d_attention,
+                                                                       .lse = b->lse,
+                                                                       .kept = b->context});
     size_t key = p->m->w.attention, value = key + (size_t)(s->kv_heads * s->head_width);
     return p->k->attention_gradient(p->stream,
                                     &(ptb_attention_gradient){.shape = attention_shape(p),

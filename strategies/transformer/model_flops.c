@@ -20,7 +20,9 @@ double ptb_model_flops(const ptb_model *m)
 {
     const ptb_layout *layout = m->config.layout;
     ptb_attention_shape shape = ptb_block_attention_shape(&m->config);
-    double attention = m->config.kernels->attention_flops(&shape); // two products; five in backward
+    const ptb_context_axis *context = m->config.context;
+    // two products; five in backward
+    double attention = context ? context->ops->flops(context) : m->config.kernels->attention_flops(&shape);
     double rows = (double)m->w.rows, sum = 6 * rows * (double)m->w.vocabulary * (double)m->w.hidden;
     for (size_t u = 1; u + 1 < layout->units; u++) {
         sum += 3 * rows * linear_flops(layout, &layout->unit[u], false) + 3.5 * attention;

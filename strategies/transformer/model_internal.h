@@ -19,6 +19,7 @@ typedef struct {
     void *qkv;                      /* [N, Q] */
     float *lse;                     /* [batch, heads, sequence] */
     void *attention;                /* [N, A] */
+    void *context;                  // what a context-parallel axis keeps
     void *middle;                   /* [M, C]: residual stream after attention */
     void *norm2;                    /* [M, C] */
     float *norm2_mean, *norm2_rstd; /* [M] */
@@ -162,6 +163,14 @@ ptb_status ptb_pass_ready(const ptb_pass *p, const ptb_gradient_ready *ready, si
 // model_pass.c: NULL where the unit has no tensor of the role.
 const void *ptb_pass_parameter(const ptb_pass *p, ptb_tensor_role role);
 float *ptb_pass_gradient(const ptb_pass *p, ptb_tensor_role role);
+// Rows of consecutive positions: those of a piece of all sequences. Without context parallelism there is one
+// piece, whole sequences.
+typedef struct {
+    size_t first, rows, length; // length: of a sequence
+    int64_t offset;             // position of a sequence's first row
+} ptb_pass_piece;
+size_t ptb_pass_pieces(const ptb_pass *p);
+ptb_pass_piece ptb_pass_piece_at(const ptb_pass *p, size_t i);
 // base + elements of the compute type
 void *ptb_pass_at(const ptb_pass *p, void *base, size_t elements);
 // A linear layer with its bias, if it has one; offsets of the experts' rows, NULL: a plain layer. Where GELU

@@ -8,7 +8,7 @@
 //   a slot    N (8, + 4 packed), + 8 with a balance loss, + 3 e M C (embedded, the head's norm, the gradient
 //             of the residual stream) + M x norm (8 LayerNorm, 4 RMSNorm)
 //   a block   e M C (its output), and what is not recomputed of
-//     attention (recomputed by selective and full)   e N A + 4 N heads
+//     attention (recomputed by selective and full)   e N A + 4 N heads, + what a context-parallel axis keeps
 //     the rest (recomputed by full)                  e (3 M C + N Q) + 2 M x norm
 //       dense      + e N (G F + F)
 //       mixture    + e (N (G s + s) + R (C + G f + f) + T C) + 4 (N (E + 3 K) + 2 E + 1), and with experts
@@ -29,8 +29,9 @@
 //
 // Workspace: 4 B V' logits of B rows at once (+ e B V' in 16-bit types), V' = V rounded up to 64, 4 B losses,
 // e M C (gradient of a norm's output; none under tensor parallelism without slices), e max(N A, N F for
-// SwiGLU, R C, R f, N s), 4 N K, 16 L E with experts, attention's workspace; without `deferred` also e max(N
-// Q, N G F, R G f), e M C with dropout, and e N (E + G s) for mixtures, + e R C where results come apart.
+// SwiGLU, R C, R f, N s), 4 N K, 16 L E with experts, attention's workspace (a context-parallel axis has its
+// own); without `deferred` also e max(N Q, N G F, R G f), e M C with dropout, and e N (E + G s) for mixtures,
+// + e R C where results come apart.
 #include "strategies/transformer/model_internal.h"
 
 // Hands out 64-byte aligned pieces; without memory it only counts.
@@ -84,10 +85,18 @@ size_t ptb_model_logits_stride(size_t vocabulary)
     return (vocabulary + 63) / 64 * 64;
 }
 
+static size_t rows_of(const ptb_model_config *config)
+{
+    const ptb_context_axis *context = config->context;
+    size_t tokens =
+        context ? context->slices.pieces * context->slices.length : (size_t)config->layout->shape.sequence;
+    return (size_t)config->batch * tokens;
+}
+
 ptb_model_widths ptb_model_widths_of(const ptb_model_config *config)
 {
     const ptb_model_shape *s = &config->layout->local;
-    size_t gates = s->activation == PTB_SWIGLU ? 2 : 1, rows = (size_t)(config->batch * s->sequence);
+    size_t gates = s->activation == PTB_SWIGLU ? 2 : 1, rows = rows_of(config);
     ptb_model_widths w = {.rows = rows,
                           .hidden = (size_t)s->hidden,
                           .attention = (size_t)(s->heads * s->head_width),
@@ -127,6 +136,7 @@ static void place_attention(const ptb_model *m, arena *a, ptb_block_state *b)
 {
     b->attention = piece(a, m->w.rows * m->w.attention, m->w.element);
     b->lse = piece(a, m->w.rows * m->w.heads, sizeof *b->lse);
+    b->context = piece(a, m->config.context ? m->config.context->kept_bytes : 0, 1);
 }
 
 static void place_norm(const ptb_model *m, arena *a, void **out, float **mean, float **rstd)
@@ -278,6 +288,8 @@ static void place_workspace(ptb_model *m, arena *a, ptb_block_gradients *scratch
     m->tally = piece(a, (size_t)s->layers * 2 * w->experts, sizeof *m->tally);
     if (!m->config.deferred)
         place_scratch(m, a, scratch);
+    if (m->config.context) // has its own
+        return;
     ptb_attention_shape shape = ptb_block_attention_shape(&m->config);
     m->attention_workspace = piece(a, m->config.kernels->attention_workspace(&shape, m->config.threads), 1);
 }

@@ -20,6 +20,23 @@ float *ptb_pass_gradient(const ptb_pass *p, ptb_tensor_role role)
     return t ? p->memory->gradients + t->first : NULL;
 }
 
+size_t ptb_pass_pieces(const ptb_pass *p)
+{
+    const ptb_context_axis *context = p->m->config.context;
+    return context ? context->slices.pieces : 1;
+}
+
+ptb_pass_piece ptb_pass_piece_at(const ptb_pass *p, size_t i)
+{
+    const ptb_model_config *c = &p->m->config;
+    if (!c->context)
+        return (ptb_pass_piece){.rows = p->m->w.rows, .length = (size_t)c->layout->shape.sequence};
+    const ptb_slices *slices = &c->context->slices;
+    size_t rows = (size_t)c->batch * slices->length;
+    return (ptb_pass_piece){
+        .first = i * rows, .rows = rows, .length = slices->length, .offset = slices->offset[i]};
+}
+
 void *ptb_pass_at(const ptb_pass *p, void *base, size_t elements)
 {
     return (char *)base + elements * p->m->w.element;
@@ -211,40 +228,44 @@ ptb_status ptb_pass_down_backward(const ptb_pass *p, ptb_pass_layer layer, size_
                : PTB_OK;
 }
 
-// Rows of the slice that follow each other in the whole microbatch: there, as in the numbering of dropout,
-// a sequence begins where the one before ends.
-static ptb_status drop_rows(const ptb_pass *p, const ptb_dropout *slice, size_t first, size_t rows,
-                            size_t whole)
+// The rows of a microbatch from `row` on whose numbers (dropout.h) one call gives: how many there are at
+// most, and how they are numbered. A sequence begins where the one before ends, but for what another rank
+// has.
+static size_t number_rows(const ptb_pass *p, size_t row, ptb_dropout *args)
 {
-    ptb_dropout some = *slice;
-    size_t before = first * slice->width * p->m->w.element;
-    some.in = (const char *)slice->in + before;
-    some.residual = slice->residual ? (const char *)slice->residual + before : NULL;
-    some.out = (char *)slice->out + before;
-    some.rows = rows;
-    some.offset = (int64_t)whole;
-    return p->k->dropout(p->stream, &some);
+    ptb_pass_piece piece = ptb_pass_piece_at(p, 0);
+    piece = ptb_pass_piece_at(p, row / piece.rows);
+    size_t within = row - piece.first, position = within % piece.length;
+    bool whole = piece.length == args->total_length;
+    args->length = piece.length;
+    args->offset = whole ? (int64_t)within : piece.offset + (int64_t)position;
+    args->sequence = p->slot->microbatch.sequence + (whole ? 0 : within / piece.length);
+    return whole || position == 0 ? piece.rows - within : piece.length - position;
+}
+
+// NULL stays NULL.
+static void *from_row(const ptb_pass *p, const void *base, size_t row)
+{
+    return base ? ptb_pass_at(p, (void *)(uintptr_t)base, row * p->m->w.hidden) : NULL;
 }
 
 ptb_status ptb_pass_dropout(const ptb_pass *p, ptb_dropout_place place, const void *in, const void *residual,
                             void *out)
 {
     const ptb_model_config *c = &p->m->config;
-    size_t length = (size_t)c->layout->shape.sequence;
     uint64_t step = p->slot->microbatch.step;
-    ptb_dropout all = {.type = c->type,
-                       .out = out,
-                       .in = in,
-                       .residual = residual,
-                       .width = p->m->w.hidden,
-                       .length = length,
-                       .total_length = length,
-                       .sequence = p->slot->microbatch.sequence,
-                       .seed = ptb_model_dropout_seed(c->seed, step, p->number, place),
-                       .rate = (float)c->layout->shape.dropout};
-    for (size_t row = 0, rows, whole; row < p->m->w.slice; row += rows) {
-        rows = ptb_pass_run(p, row, &whole);
-        PTB_TRY(drop_rows(p, &all, row, rows, whole));
+    ptb_dropout args = {.type = c->type,
+                        .width = p->m->w.hidden,
+                        .total_length = (size_t)c->layout->shape.sequence,
+                        .seed = ptb_model_dropout_seed(c->seed, step, p->number, place),
+                        .rate = (float)c->layout->shape.dropout};
+    for (size_t row = 0; row < p->m->w.slice; row += args.rows) {
+        size_t whole, run = ptb_pass_run(p, row, &whole), numbered = number_rows(p, whole, &args);
+        args.out = from_row(p, out, row);
+        args.in = from_row(p, in, row);
+        args.residual = from_row(p, residual, row);
+        args.rows = run < numbered ? run : numbered;
+        PTB_TRY(p->k->dropout(p->stream, &args));
     }
     return PTB_OK;
 }

@@ -248,7 +248,8 @@ static ptb_status run(rank *r, trial *t)
                            .packed = s->packed,
                            .threads = 1,
                            .lane = &r->lane};
-    ptb_status status = ptb_context_describe(&r->axis, way, &env);
+    char reason[PTB_REASON_BYTES];
+    ptb_status status = ptb_context_describe(&r->axis, way, &env, reason);
     if (r->world->rank == 0)
         t->described = status;
     if (status != PTB_OK)
@@ -539,8 +540,10 @@ static ptb_status described(setting s)
                            .threads = 1,
                            .type = s.type};
     ptb_context_axis axis;
-    ptb_status status =
-        ptb_context_describe(&axis, (const ptb_context *)ptb_registry_need(PTB_KIND_CONTEXT, s.way), &env);
+    char reason[PTB_REASON_BYTES] = "";
+    ptb_status status = ptb_context_describe(
+        &axis, (const ptb_context *)ptb_registry_need(PTB_KIND_CONTEXT, s.way), &env, reason);
+    assert_true(status == PTB_OK || strstr(reason, "divide") || strstr(reason, "remainder"));
     trial_release(&t);
     return status;
 }

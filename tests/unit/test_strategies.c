@@ -49,6 +49,11 @@ static const division_case cases[] = {
     RUN("ep", "", 8, MIXTURE_, false, .micro_batches = 2),
     RUN("ddp", "ep=2,dp=2", 4, MIXTURE_, true, .clips = true),
     RUN("ddp", "ep=3,dp=2", 6, MIXTURE_, false, .gathers_rows = true),
+    RUN("cp", "", 2, ALL, true, .packs = true),
+    RUN("cp", "", 3, ALL, false, .clips = true),
+    RUN("cp", "cp=4", 8, ALL, false, .micro_batches = 2),
+    RUN("ddp", "cp=2,ep=2", 4, MIXTURE_, false, .packs = true),
+    RUN("ddp", "cp=2,ep=2,dp=2", 8, MIXTURE_, false, .micro_batches = 2),
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
