@@ -1,0 +1,31 @@
+// SQL of the two reports that compare strategies.
+#ifndef PTB_REPORTS_STRATEGIES_H
+#define PTB_REPORTS_STRATEGIES_H
+
+#include "reports/sql.h"
+
+// WITH-clause: table s, one row a training step's case, times in ms, memory and volume in MB. `place` numbers
+// what may be compared (model, ranks, batch, conditions but for what a strategy brings along); `strategies`
+// is how many different ones there are of it.
+// clang-format off
+#define PTB_SQL_STRATEGIES                                                                                   \
+    PTB_SQL_CASES                                                                                            \
+    ", r AS (SELECT c.*, " PTB_SQL_STEP_HEADING " AS model, " PTB_SQL_STEP_NOTE " AS note,"                  \
+    " " PTB_SQL_STEP_CONDITIONS " AS conditions, " PTB_SQL_STRATEGY " AS strategy,"                          \
+    " CAST(" PTB_SQL_STEP_PARAM("batch") " AS INTEGER) AS batch_size,"                                       \
+    " median_ns / 1e6 AS median, ci_low_ns / 1e6 AS low, ci_high_ns / 1e6 AS high,"                          \
+    " " PTB_SQL_METRIC("ideal_step") " AS ideal, " PTB_SQL_METRIC("comm_efficiency") " AS efficiency,"       \
+    " " PTB_SQL_METRIC("forward") " + " PTB_SQL_METRIC("backward") " AS compute,"                            \
+    " " PTB_SQL_METRIC("exposed_dp") " AS exposed_dp, " PTB_SQL_METRIC("exposed_tp") " AS exposed_tp,"       \
+    " " PTB_SQL_METRIC("exposed_pp") " AS exposed_pp, " PTB_SQL_METRIC("exposed_cp") " AS exposed_cp,"       \
+    " " PTB_SQL_METRIC("exposed_ep") " AS exposed_ep, " PTB_SQL_METRIC("exposed_comm") " AS exposed,"        \
+    " " PTB_SQL_METRIC("optimizer") " AS optimizer, " PTB_SQL_METRIC("input") " AS input,"                   \
+    " " PTB_SQL_METRIC("other") " AS other, " PTB_SQL_METRIC("imbalance") " AS imbalance,"                   \
+    " " PTB_SQL_METRIC("tokens_per_s") " AS tokens, " PTB_SQL_METRIC("peak_memory") " / 1e6 AS memory,"      \
+    " " PTB_SQL_METRIC("comm_volume") " / 1e6 AS volume"                                                     \
+    " FROM c WHERE c.state = 'ok' AND c.bench = 'step' AND c.median_ns > 0),"                                \
+    " s AS (SELECT r.*, (SELECT count(DISTINCT o.strategy) FROM r AS o WHERE o.model = r.model"              \
+    " AND o.note = r.note AND o.ranks = r.ranks AND o.batch_size = r.batch_size) AS strategies FROM r) "
+// clang-format on
+
+#endif
