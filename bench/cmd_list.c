@@ -18,7 +18,7 @@ static const struct {
     {PTB_KIND_COMM, "communicators"}, {PTB_KIND_ALGORITHM, "algorithms"},
     {PTB_KIND_DEVICE, "devices"},     {PTB_KIND_KERNELS, "kernels"},
     {PTB_KIND_REPORT, "reports"},     {PTB_KIND_EXPORTER, "exporters"},
-    {PTB_KIND_IMPORTER, "importers"},
+    {PTB_KIND_IMPORTER, "importers"}, {PTB_KIND_EXPERT_DISPATCH, "dispatches"},
 };
 enum {
     SECTION_COUNT = sizeof sections / sizeof sections[0],

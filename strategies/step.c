@@ -4,9 +4,11 @@
 #include "core/bench.h"
 #include "core/log.h"
 #include "strategies/backends.h"
+#include "strategies/step_algorithms.h"
 #include "strategies/step_breakdown.h"
 #include "strategies/step_config.h"
 #include "strategies/step_division.h"
+#include "strategies/step_experts.h"
 #include "strategies/step_ideal.h"
 #include "strategies/step_memory.h"
 #include "strategies/step_metrics.h"
@@ -39,6 +41,11 @@ static const ptb_opt step_opts[] = {
      "as in tp=2,dp=4; ranks that are not given away go to the strategy's own axis"},
     {"sequence-parallel", 0, PTB_OPT_BOOL, FIELD(sequence_parallel), "no", 0, 0, NULL, NULL,
      "with tp: norms, dropout and the residual stream are cut along the sequence (as strategy tp+sp)"},
+    {"expert-dispatch", 0, PTB_OPT_STRING, FIELD(expert_dispatch), "all_to_all", 0, 0, NULL, "NAME",
+     "with ep: how tokens reach experts of other ranks; `ptbench list dispatches` has the names"},
+    {"expert-overlap", 0, PTB_OPT_BOOL, FIELD(expert_overlap), "yes", 0, 0, NULL, NULL,
+     "with ep: tokens travel while shared experts are computed, and their gradients while those of weights "
+     "are"},
     {"comm", 0, PTB_OPT_LIST, FIELD(comm), NULL, 0, 0, NULL, "LIST",
      "communicators that reduce the gradients; not given: the device's own (host: host, cuda: nccl)"},
     {"algo", 0, PTB_OPT_LIST, FIELD(algorithm), "auto", 0, 0, NULL, "LIST",
@@ -135,6 +142,7 @@ struct ptb_bench_run {
     ptb_trainer *trainer;
     ptb_step_breakdown *breakdown;
     ptb_step_memory memory;
+    ptb_step_experts experts;
     ptb_step_hashes hashes; // of the parameters
     ptb_layout cut;         // this rank's part of the model
 };
@@ -179,56 +187,12 @@ static ptb_status check_names(ptb_bench_run *run)
     for (size_t i = 0; i < run->strategies.count; i++)
         if (!ptb_strategy_need(run->strategies.items[i]))
             return PTB_USAGE;
+    if (!ptb_registry_need(PTB_KIND_EXPERT_DISPATCH, run->config->expert_dispatch))
+        return PTB_USAGE;
     for (size_t i = 0; i < run->comms.count; i++) {
         if (!ptb_registry_need(PTB_KIND_COMM, run->comms.items[i]))
             return PTB_USAGE;
         PTB_TRY(ptb_backends_check_comm(run->config->device, run->comms.items[i]));
-    }
-    return PTB_OK;
-}
-
-static bool has_algorithm(const char *comm, const char *algorithm)
-{
-    const ptb_comm_ops *ops = (const ptb_comm_ops *)ptb_registry_find(PTB_KIND_COMM, comm);
-    if (strcmp(algorithm, "auto") == 0)
-        return true;
-    for (const char *const *name = ops->algorithms(PTB_ALL_REDUCE); *name; name++)
-        if (strcmp(*name, algorithm) == 0)
-            return true;
-    return false;
-}
-
-static void refuse_algorithm(const ptb_bench_run *run, const char *algorithm)
-{
-    enum { NAMES_MAX = 64 };
-    const char *names[NAMES_MAX] = {"auto"};
-    size_t count = 1;
-    for (size_t i = 0; i < run->comms.count; i++) {
-        const ptb_comm_ops *ops = (const ptb_comm_ops *)ptb_registry_find(PTB_KIND_COMM, run->comms.items[i]);
-        for (const char *const *name = ops->algorithms(PTB_ALL_REDUCE); *name && count < NAMES_MAX; name++) {
-            size_t k = 0;
-            while (k < count && strcmp(names[k], *name) != 0)
-                k++;
-            if (k == count)
-                names[count++] = *name;
-        }
-    }
-    char near[256];
-    ptb_text_nearest(algorithm, names, count, near, sizeof near);
-    ptb_error("--algo '%s': there is no all-reduce of that name; did you mean %s?", algorithm, near);
-}
-
-// An algorithm that none of the communicators has was mistyped; one that some have is skipped for the others.
-static ptb_status check_algorithms(const ptb_bench_run *run)
-{
-    for (size_t a = 0; a < run->algorithms.count; a++) {
-        bool known = false;
-        for (size_t i = 0; i < run->comms.count; i++)
-            known = known || has_algorithm(run->comms.items[i], run->algorithms.items[a]);
-        if (!known) {
-            refuse_algorithm(run, run->algorithms.items[a]);
-            return PTB_USAGE;
-        }
     }
     return PTB_OK;
 }
@@ -327,7 +291,8 @@ static ptb_status step_open(const ptb_bench_env *env, const void *config, ptb_be
     if (status == PTB_OK)
         status = check_names(run);
     if (status == PTB_OK)
-        status = check_algorithms(run);
+        status = ptb_step_check_algorithms(run->comms.items, run->comms.count, run->algorithms.items,
+                                           run->algorithms.count);
     if (status == PTB_OK)
         status = open_model(run);
     if (status != PTB_OK) {
@@ -367,9 +332,10 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
     ptb_step_division d;
     PTB_TRY(divide(run, point.strategy, &d));
     point.mesh = d.asked[0] ? d.asked : NULL;
+    point.experts = d.mesh.size[PTB_MESH_EP] > 1;
     ptb_step_params(run->config, &point, &c->params);
     memcpy(c->skip, d.skip, sizeof c->skip);
-    if (!has_algorithm(point.comm, point.algorithm))
+    if (!ptb_step_has_algorithm(point.comm, point.algorithm))
         snprintf(c->skip, sizeof c->skip, "the communicator %s has no all-reduce named '%s'", point.comm,
                  point.algorithm);
     if (!(run->kernels->types & 1u << ptb_step_type(point.precision)))
@@ -395,6 +361,9 @@ static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_ste
         .strategy = ptb_strategy_data(d->strategy),
         .mesh = d->mesh,
         .sequence_parallel = c->sequence_parallel || d->strategy->sequence,
+        .expert_dispatch =
+            (const ptb_expert_dispatch *)ptb_registry_find(PTB_KIND_EXPERT_DISPATCH, c->expert_dispatch),
+        .expert_overlap = c->expert_overlap,
         .kernels = run->kernels,
         .layout = &run->cut,
         .tokens = run->tokens,
@@ -452,7 +421,7 @@ static ptb_status step_reset(ptb_bench_run *run)
     for (size_t i = 0; i < count; i++)
         ptb_trace_record(run->env.trace, &spans[i]);
     ptb_trace_clear(run->trace);
-    return PTB_OK;
+    return ptb_step_experts_read(&run->experts, run->trainer);
 }
 
 static ptb_status step_iterate(ptb_bench_run *run, uint64_t n)
@@ -476,6 +445,7 @@ static ptb_status step_metrics(ptb_bench_run *run, const ptb_timing *timing, ptb
     ptb_metrics memory = {.count = 0};
     PTB_TRY(ptb_step_memory_metrics(&run->memory, run->trainer, &memory));
     PTB_TRY(ptb_step_metrics(run->trainer, timing->time_ns.median, metrics));
+    PTB_TRY(ptb_step_experts_metrics(&run->experts, run->trainer, metrics));
     PTB_TRY(ptb_step_profile(run->trainer, run->env.trace, run->breakdown, timing->time_ns.median, &profiled,
                              metrics));
     PTB_TRY(ptb_step_breakdown_metrics(run->breakdown, run->env.world, run->trainer->steps,
@@ -498,6 +468,8 @@ static void step_facts(ptb_bench_run *run, ptb_params *facts)
         ptb_params_set(facts, "parameters_hash", "%016" PRIx64, ptb_step_hash(&run->hashes));
     ptb_model_shape_facts(&run->layout.shape, facts);
     ptb_step_profile_facts(run->trainer, facts);
+    if (run->trainer->experts)
+        run->trainer->experts->env.dispatch->describe(run->trainer->experts, facts);
     data->ops->describe(run->trainer->data, facts);
 }
 
@@ -521,7 +493,7 @@ static bool step_series(ptb_bench_run *run, size_t i, ptb_series *series)
     // The scale is a series only where it changes.
     size_t count = sizeof steps / sizeof *steps - !t->config.optimizer.dynamic;
     if (i >= count + PTB_STEP_MEMORY_SERIES)
-        return false;
+        return ptb_step_experts_series(&run->experts, i - count - PTB_STEP_MEMORY_SERIES, series);
     *series = i < count ? steps[i] : ptb_step_memory_series(&run->memory, i - count);
     if (i < count)
         series->count = (size_t)t->steps;
@@ -534,6 +506,7 @@ static void step_finish(ptb_bench_run *run)
     ptb_step_breakdown_free(run->breakdown);
     ptb_trace_free(run->trace);
     ptb_step_memory_release(&run->memory);
+    ptb_step_experts_release(&run->experts);
     ptb_layout_release(&run->cut);
     run->trainer = NULL;
     run->breakdown = NULL;
