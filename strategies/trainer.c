@@ -102,7 +102,9 @@ static ptb_data_env data_env(const ptb_trainer_config *c)
         .seed = c->seed,
         .threads = host_threads(c),
         .bucket_bytes = c->bucket_bytes,
-        .overlap = c->overlap};
+        .overlap = c->overlap,
+        .micro_batches = c->micro_batches,
+        .options = c->data_options};
 }
 
 void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_COUNT])

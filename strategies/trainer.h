@@ -36,6 +36,7 @@ typedef struct {
     bool packed; // tokens were opened packed
     uint64_t seed, bucket_bytes;
     bool overlap;
+    ptb_data_options data_options;
     bool deterministic; // nothing is chosen by time: runs repeat to the bit
     bool graph;         // the second step is recorded, and every later one replays it; the device has graphs
     int threads;

@@ -184,6 +184,28 @@ ptb_status ptb_data_hash(ptb_data *d, ptb_data_hashes *hashes)
     return PTB_OK;
 }
 
+void ptb_data_unit_memory(const ptb_data_env *e, size_t unit, const void *parameters, float *gradients,
+                          ptb_unit_memory *memory)
+{
+    const ptb_layout *layout = e->layout;
+    const ptb_unit *u = &layout->unit[unit];
+    size_t width = ptb_dtype_size(e->type);
+    *memory = (ptb_unit_memory){.parameters = (const char *)parameters + u->first * width,
+                                .gradients = gradients + u->first};
+    if (layout->shape.tied && u->kind == PTB_UNIT_HEAD) {
+        size_t table = layout->unit[0].first + ptb_unit_tensor(&layout->unit[0], PTB_EMBED_TOKENS)->first;
+        memory->tied_parameters = (const char *)parameters + table * width;
+        memory->tied_gradients = gradients + table;
+    }
+}
+
+ptb_status ptb_data_nothing(ptb_data *d, size_t unit)
+{
+    (void)d;
+    (void)unit;
+    return PTB_OK;
+}
+
 void ptb_data_squares_begin(ptb_data *d)
 {
     d->squares_begun = false;

@@ -26,6 +26,13 @@ typedef struct {
     int place;     // of this rank among `shard`
 } ptb_data_ranks;
 
+// Of strategies that gather whole units: see fsdp.c.
+typedef struct {
+    int depth;     // units gathered ahead of the one that computes
+    int in_flight; // blocks whole at a time, at most; 0: depth + 1
+    bool keep;     // blocks stay whole until parameters change (no resharding after forward)
+} ptb_data_options;
+
 typedef struct {
     ptb_device *device;
     ptb_stream *compute;
@@ -49,6 +56,8 @@ typedef struct {
     int threads;           // processor threads that may make them
     uint64_t bucket_bytes; // gradients reduced in one call, at most
     bool overlap;          // communicate while compute goes on
+    int64_t micro_batches; // of a step
+    ptb_data_options options;
 } ptb_data_env;
 
 typedef struct ptb_data ptb_data;
@@ -69,7 +78,7 @@ typedef struct {
     ptb_status (*open)(const ptb_data_env *env, ptb_data **data);
     void (*close)(ptb_data *data); // collective
     // Bytes that open will allocate on a rank, added to bytes[] by category. Of env only settings are read:
-    // layout, optimizer, types, ranks, bucket_bytes, overlap.
+    // layout, optimizer, types, ranks, bucket_bytes, overlap, options.
     void (*memory)(const ptb_data_env *env, uint64_t bytes[PTB_MEMORY_COUNT]);
     // Valid between before_ and after_ of the unit.
     void (*unit_memory)(ptb_data *data, size_t unit, ptb_unit_memory *memory);
@@ -109,6 +118,12 @@ void ptb_data_release_shared(const ptb_data_env *env, ptb_lane *lane, ptb_memory
 // pieces that are copied while the next is made. Complete on return.
 ptb_status ptb_data_fill(const ptb_data_env *env, size_t first, size_t count,
                          float *parameters /* [count], device */);
+
+// Where a unit is in parameters (compute type) and gradients of the whole index space.
+void ptb_data_unit_memory(const ptb_data_env *env, size_t unit, const void *parameters /* [layout.count] */,
+                          float *gradients /* [layout.count] */, ptb_unit_memory *memory);
+// A hook with nothing to do.
+ptb_status ptb_data_nothing(ptb_data *data, size_t unit);
 
 // The sum of squares of a step's gradient, over all ranks, into env.sum_squares: begin, add what this rank
 // has of it, a range of the index space at a time, end. Enqueued on compute.

@@ -180,29 +180,13 @@ static ptb_status ddp_open(const ptb_data_env *env, ptb_data **data)
 static void ddp_unit_memory(ptb_data *data, size_t unit, ptb_unit_memory *memory)
 {
     ddp *d = (ddp *)data;
-    const ptb_layout *layout = data->env.layout;
-    const ptb_unit *u = &layout->unit[unit];
-    size_t width = ptb_dtype_size(data->env.type);
-    *memory = (ptb_unit_memory){.parameters = (char *)d->parameters + u->first * width,
-                                .gradients = d->gradients + u->first};
-    if (layout->shape.tied && u->kind == PTB_UNIT_HEAD) {
-        size_t table = layout->unit[0].first + ptb_unit_tensor(&layout->unit[0], PTB_EMBED_TOKENS)->first;
-        memory->tied_parameters = (char *)d->parameters + table * width;
-        memory->tied_gradients = d->gradients + table;
-    }
+    ptb_data_unit_memory(&data->env, unit, d->parameters, d->gradients, memory);
 }
 
 static ptb_status ddp_begin_step(ptb_data *data, uint64_t step)
 {
     ((ddp *)data)->launched = 0;
     data->step = step;
-    return PTB_OK;
-}
-
-static ptb_status nothing(ptb_data *data, size_t unit)
-{
-    (void)data;
-    (void)unit;
     return PTB_OK;
 }
 
@@ -360,11 +344,11 @@ static const ptb_data_parallel ddp_ops = {
     .memory = ddp_memory,
     .unit_memory = ddp_unit_memory,
     .begin_step = ddp_begin_step,
-    .before_forward = nothing,
-    .after_forward = nothing,
-    .before_backward = nothing,
+    .before_forward = ptb_data_nothing,
+    .after_forward = ptb_data_nothing,
+    .before_backward = ptb_data_nothing,
     .gradient_ready = ddp_gradient_ready,
-    .after_backward = nothing,
+    .after_backward = ptb_data_nothing,
     .optimize = ddp_optimize,
     .part = ddp_part,
     .describe = ddp_describe,
