@@ -2,6 +2,7 @@
 #include "bench/command.h"
 #include "bench/suite.h"
 #include "core/log.h"
+#include "strategies/context/context.h"
 #include "strategies/strategy.h"
 #include "strategies/transformer/presets.h"
 
@@ -9,7 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-// kind, heading; suites, models and strategies are no plug-ins and stand apart
+// kind, heading; suites, models and strategies are no plug-ins, and ways of context parallelism say more:
+// they stand apart
 static const struct {
     ptb_kind kind;
     const char *heading;
@@ -25,6 +27,7 @@ enum {
     SUITES = SECTION_COUNT,
     MODELS,
     STRATEGIES,
+    CONTEXT,
     LIST_COUNT,
     FIRST = LIST_COUNT - SECTION_COUNT // that are no plug-ins; they stand first
 };
@@ -90,6 +93,17 @@ static void list_strategies(void)
     }
 }
 
+static void list_context(void)
+{
+    puts("context:");
+    for (size_t i = 0; i < ptb_registry_count(PTB_KIND_CONTEXT); i++) {
+        const ptb_context *c = (const ptb_context *)ptb_registry_at(PTB_KIND_CONTEXT, i);
+        printf("  %-20s %s\n", c->plugin.name, c->plugin.summary);
+        printf("  %-20s memory          %s\n", "", c->memory_form);
+        printf("  %-20s sends a block   %s\n", "", c->volume_form);
+    }
+}
+
 static void list_section(int at)
 {
     if (!ptb_registry_count(sections[at].kind))
@@ -103,7 +117,7 @@ static void list_section(int at)
 
 static const char *heading(int i)
 {
-    static const char *const first[] = {"suites", "models", "strategies"};
+    static const char *const first[] = {"suites", "models", "strategies", "context"};
     return i < SECTION_COUNT ? sections[i].heading : first[i - SECTION_COUNT];
 }
 
@@ -115,6 +129,8 @@ static ptb_status list(int i)
         return list_models();
     if (i == STRATEGIES)
         list_strategies();
+    else if (i == CONTEXT)
+        list_context();
     else
         list_section(i);
     return PTB_OK;
@@ -123,7 +139,7 @@ static ptb_status list(int i)
 static ptb_status run(const ptb_command_env *env, const void *config, const char *const *words, size_t count)
 {
     (void)env, (void)config;
-    static const int order[FIRST] = {SUITES, MODELS, STRATEGIES};
+    static const int order[FIRST] = {SUITES, MODELS, STRATEGIES, CONTEXT};
     const char *wanted = count ? words[0] : NULL;
     const char *names[LIST_COUNT];
     bool found = false;
@@ -148,13 +164,15 @@ static const ptb_command list_command = {
     .usage = "[KIND]",
     .about =
         "KIND is suites, models, benchmarks, collectives, communicators, algorithms, strategies, "
-        "devices, kernels, "
+        "context (ways of --context), devices, kernels, "
         "reports, exporters or importers; without it, all of them. models are the presets of --model: "
         "all parameters, those that one token goes "
         "through (of experts the top_k), and the shape; 8x14336: 8 experts of that width, 2+64x1408: "
         "and 2 that all tokens share. Of strategies: N parameters, d data-parallel ranks, t, c, e ranks of "
         "tp, cp and ep, L layers, s sequence, b sequences of a rank, h hidden, w bytes of the compute "
-        "type, K experts of a token, m microbatches.",
+        "type, K experts of a token, m microbatches. Of context: bytes of one block, forward and "
+        "backward; n ranks of cp, N tokens of a rank, A and W columns of query and of key and value, "
+        "K heads of those, e bytes of the compute type, u ranks that exchange heads.",
     .max_words = 1,
     .run = run,
 };

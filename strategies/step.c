@@ -28,6 +28,7 @@ enum { LIST_MAX = 16, MAX_STEPS = 1 << 20, TRACE_SPANS = 1 << 16 };
 static const char *const precisions[] = {"f32", "tf32", "bf16", "f16", NULL};
 static const char *const reduce_types[] = {"f32", "bf16", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
+static const char *const contexts[] = {"ring", "all_gather", "all_to_all", "ring_all_to_all", NULL};
 static const char *const optimizers[] = {"adamw", "sgd", NULL};
 static const char *const schedules[] = {"constant", "cosine", NULL};
 
@@ -46,6 +47,11 @@ static const ptb_opt step_opts[] = {
     {"expert-overlap", 0, PTB_OPT_BOOL, FIELD(expert_overlap), "yes", 0, 0, NULL, NULL,
      "with ep: tokens travel while shared experts are computed, and their gradients while those of weights "
      "are"},
+    {"context", 0, PTB_OPT_CHOICE, FIELD(context), "ring", 0, 0, contexts, NULL,
+     "with cp: how attention reaches the keys and values of other ranks; `ptbench list context` explains"},
+    {"context-degree", 0, PTB_OPT_INT, FIELD(context_degree), "0", 0, 64, NULL, NULL,
+     "of ring_all_to_all: neighbours that exchange heads with each other; 0: the largest divisor of cp below "
+     "it that the heads allow"},
     {"comm", 0, PTB_OPT_LIST, FIELD(comm), NULL, 0, 0, NULL, "LIST",
      "communicators that reduce the gradients; not given: the device's own (host: host, cuda: nccl)"},
     {"algo", 0, PTB_OPT_LIST, FIELD(algorithm), "auto", 0, 0, NULL, "LIST",
@@ -333,6 +339,7 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
     PTB_TRY(divide(run, point.strategy, &d));
     point.mesh = d.asked[0] ? d.asked : NULL;
     point.experts = d.mesh.size[PTB_MESH_EP] > 1;
+    point.context = d.mesh.size[PTB_MESH_CP] > 1;
     ptb_step_params(run->config, &point, &c->params);
     memcpy(c->skip, d.skip, sizeof c->skip);
     if (!ptb_step_has_algorithm(point.comm, point.algorithm))
@@ -366,6 +373,8 @@ static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_ste
         .expert_overlap = c->expert_overlap,
         .kernels = run->kernels,
         .layout = &run->cut,
+        .context = (const ptb_context *)ptb_registry_find(PTB_KIND_CONTEXT, c->context),
+        .context_degree = (int)c->context_degree,
         .tokens = run->tokens,
         .device = c->device,
         .share_gpu = run->env.share_gpu,
@@ -462,6 +471,8 @@ static void step_facts(ptb_bench_run *run, ptb_params *facts)
     char mesh[PTB_MESH_TEXT];
     ptb_mesh_text(&run->trainer->config.mesh, mesh);
     ptb_params_set(facts, "mesh", "%s", mesh);
+    if (run->trainer->context.ops)
+        ptb_context_facts(&run->trainer->context, facts);
     ptb_params_set(facts, "steps", "%" PRIu64, run->trainer->steps);
     ptb_params_set(facts, "peak_memory_rank", "%d", run->memory.fullest);
     if (run->hashes.steps == run->trainer->steps) // verified: asking for them is collective

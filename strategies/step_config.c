@@ -161,6 +161,10 @@ void ptb_step_params(const ptb_step_config *c, const ptb_step_point *point, ptb_
         ptb_params_set(p, "expert_dispatch", "%s", c->expert_dispatch);
         ptb_params_set(p, "expert_overlap", "%s", c->expert_overlap ? "yes" : "no");
     }
+    if (point->context)
+        ptb_params_set(p, "context", "%s", c->context);
+    if (point->context && c->context_degree && is_word(c->context, "ring_all_to_all"))
+        set_integer(p, "context_degree", c->context_degree);
     ptb_params_set(p, "comm", "%s", point->comm);
     ptb_params_set(p, "algo", "%s", point->algorithm);
     if (c->transport && *c->transport)

@@ -10,9 +10,9 @@
 typedef struct {
     // Lists: a case for each combination.
     char *strategy, *comm, *algorithm, *precision;
-    char *transport, *kernels, *device, *data, *reduce_type, *recompute, *mesh, *expert_dispatch;
+    char *transport, *kernels, *device, *data, *reduce_type, *recompute, *mesh, *expert_dispatch, *context;
     ptb_model_options model;
-    int64_t batch, micro_batches, recompute_every, threads;
+    int64_t batch, micro_batches, recompute_every, threads, context_degree;
     bool pack, overlap, deterministic, graph, sequence_parallel, expert_overlap;
     uint64_t bucket_bytes;
     // Optimizer.
@@ -26,6 +26,7 @@ typedef struct {
     const char *strategy, *comm, *algorithm, *precision;
     const char *mesh; // sizes of axes that were asked for; NULL: none
     bool experts;     // are on several ranks
+    bool context;     // sequences are split over ranks
     int64_t batch;    // effective sequences of the global batch
     const char *data; // where the tokens come from, in words
     uint64_t seed;

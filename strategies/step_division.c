@@ -2,6 +2,27 @@
 #include "strategies/step_division.h"
 
 #include "core/log.h"
+#include "strategies/context/context.h"
+
+// Whether attention goes over sequences that are split so.
+static ptb_status check_context(const ptb_step_config *c, const ptb_model_shape *shape, ptb_step_division *d)
+{
+    const ptb_context *way = (const ptb_context *)ptb_registry_find(PTB_KIND_CONTEXT, c->context);
+    ptb_context_axis axis;
+    ptb_layout layout;
+    if (d->mesh.size[PTB_MESH_CP] == 1)
+        return PTB_OK;
+    ptb_layout_cut cut = ptb_mesh_cut(&d->mesh);
+    PTB_TRY(ptb_layout_init(&layout, shape, &cut));
+    ptb_context_env env = {.rank = d->mesh.place[PTB_MESH_CP],
+                           .size = d->mesh.size[PTB_MESH_CP],
+                           .degree = (int)c->context_degree,
+                           .layout = &layout,
+                           .batch = 1};
+    ptb_status status = ptb_context_describe(&axis, way, &env, d->skip);
+    ptb_layout_release(&layout);
+    return status;
+}
 
 ptb_status ptb_step_divide(const ptb_step_config *c, const ptb_world *world, const ptb_model_shape *shape,
                            const char *strategy, ptb_step_division *d)
@@ -12,6 +33,8 @@ ptb_status ptb_step_divide(const ptb_step_config *c, const ptb_world *world, con
     PTB_TRY(ptb_mesh_parse(c->mesh, &sizes));
     ptb_mesh_sizes_text(&sizes, d->asked);
     ptb_status status = ptb_strategy_mesh(d->strategy, &sizes, world, shape, &d->mesh, d->skip);
+    if (status == PTB_OK)
+        status = check_context(c, shape, d);
     if (status != PTB_OK && asked) {
         ptb_error("%s", d->skip);
         return status;

@@ -38,7 +38,7 @@ done | compare help_commands.golden
 
 # A heading, or a name and a summary.
 "$PTBENCH" list >"$folder/list"
-if grep -vE '^[a-z]+:$|^  [a-z0-9_.+-]+ +[^ ].*$|^ {23}(cut over ranks|memory|sends a step) +[^ ].*$' "$folder/list"; then
+if grep -vE '^[a-z]+:$|^  [a-z0-9_.+-]+ +[^ ].*$|^ {23}(cut over ranks|memory|sends a (step|block)) +[^ ].*$' "$folder/list"; then
     echo "FAIL: the lines above are no headings and no entries"
     failures=$((failures + 1))
 fi

@@ -7,6 +7,7 @@ typedef struct {
     double n, c, a, q, f, gf, heads, norm, e, layers, dense, mixtures; // N, C, A, Q, F, G F ...
     double experts, k, s, ef, shared, g;                               // E, K, S, f, s, G
     double ranks, r, t, p, w;                                          // n, R, T, P, W
+    double kept; // of attention, by a context-parallel axis
     bool apart;
 } letters;
 
@@ -34,10 +35,22 @@ static void add_ranks(letters *x, const ptb_model_config *config, double capacit
     x->p = gathers ? x->w : capacity > 0 ? block : x->r;
 }
 
+// Where heads are exchanged, query, key and value and the output of attention are kept, for whole sequences
+// but fewer heads; key and value heads once a rank that has them.
+static double kept_of(const letters *x, const ptb_layout *l, const ptb_model_config *config)
+{
+    double kv_heads = (double)l->shape.kv_heads, u = config->context->degree;
+    if (!config->context->ops->kept_bytes)
+        return 0;
+    return x->e * x->n * (2 * x->a + (x->q - x->a) * larger(1, u / kv_heads)) +
+           (config->packed ? 4 * x->n * u : 0);
+}
+
 static letters letters_of(const ptb_layout *l, const ptb_model_config *config)
 {
     const ptb_model_shape *s = &l->shape;
-    letters x = {.n = (double)(config->batch * s->sequence),
+    double cp = config->context ? config->context->env.size : 1;
+    letters x = {.n = (double)(config->batch * s->sequence) / cp,
                  .c = (double)s->hidden,
                  .a = (double)(s->heads * s->head_width),
                  .q = (double)((s->heads + 2 * s->kv_heads) * s->head_width),
@@ -48,6 +61,7 @@ static letters letters_of(const ptb_layout *l, const ptb_model_config *config)
                  .layers = (double)s->layers,
                  .g = s->activation == PTB_SWIGLU ? 2 : 1};
     x.gf = x.g * x.f;
+    x.kept = config->context ? kept_of(&x, l, config) : 0;
     x.mixtures = s->experts ? (double)(s->layers - s->dense_layers) : 0;
     x.dense = x.layers - x.mixtures;
     if (s->experts) {
@@ -70,7 +84,7 @@ static letters letters_of(const ptb_layout *l, const ptb_model_config *config)
 // Parts of a block: attention's, and the rest but for its output.
 static double attention_part(const letters *x)
 {
-    return x->e * x->n * x->a + 4 * x->n * x->heads;
+    return x->e * x->n * x->a + 4 * x->n * x->heads + x->kept;
 }
 
 static double rest_part(const letters *x, bool mixture)
@@ -226,6 +240,67 @@ static void test_expert_ranks(void **state)
             }
 }
 
+// What an axis has besides: buffers that it communicates from, and scratch.
+static void check_axis(const ptb_context_axis *axis, const letters *x, double kv)
+{
+    uint64_t bytes[PTB_MEMORY_COUNT] = {0};
+    const char *way = axis->ops->plugin.name;
+    double n = axis->env.size, wide = x->e == 4 ? 0 : 4 * x->n * x->a, shared, own; // wide: f32 sums
+    double forward = x->n / 2 * (x->e * x->a + 4 * x->heads) + wide;
+    double backward = x->n / 2 * x->e * (x->q + 2 * kv) + wide;
+    if (strcmp(way, "ring") == 0) {
+        shared = (2 * x->e + 8) * x->n * kv;
+        own = larger(forward, backward);
+    } else if (strcmp(way, "all_gather") == 0) {
+        shared = (x->e + 4) * n * x->n * kv;
+        own = 2 * x->e * n * x->n * kv;
+    } else {
+        double all = kv * larger(1, n / (double)axis->env.layout->shape.kv_heads);
+        shared = 2 * x->e * x->n * (x->a + all) + (axis->env.packed ? 4 * x->n * (1 + n) : 0);
+        own = x->e * x->n * (2 * x->a + all);
+    }
+    ptb_context_memory(axis, bytes);
+    check_near(way, 0, 0, bytes[PTB_MEMORY_COMMUNICATION], shared, 5);
+    check_near(way, 0, 0, bytes[PTB_MEMORY_WORKSPACE], own, 8);
+}
+
+static void test_context_ranks(void **state)
+{
+    (void)state;
+    ptb_kernels kernels = {.attention_workspace = no_workspace};
+    static const char *const names[] = {"ring", "all_gather", "all_to_all"};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t k = 0; k < sizeof configs / sizeof *configs; k++)
+            for (size_t w = 0; w < 3; w++) {
+                ptb_layout l;
+                char reason[PTB_REASON_BYTES];
+                ptb_model_shape shape = shapes[i];
+                ptb_model_config config = configs[k];
+                shape.sequence = 48;
+                assert_int_equal(ptb_layout_init(&l, &shape, NULL), PTB_OK);
+                ptb_context_env env = {.rank = 1,
+                                       .size = 4,
+                                       .kernels = &kernels,
+                                       .layout = &l,
+                                       .batch = 21,
+                                       .type = config.type,
+                                       .packed = config.packed,
+                                       .threads = 1};
+                ptb_context_axis axis;
+                const ptb_context *way = (const ptb_context *)ptb_registry_find(PTB_KIND_CONTEXT, names[w]);
+                assert_int_equal(ptb_context_describe(&axis, way, &env, reason), PTB_OK);
+                config.kernels = &kernels;
+                config.layout = &l;
+                config.batch = 21;
+                config.threads = 1;
+                config.context = &axis;
+                check_closed_form(i, k, &l, config);
+                letters x = letters_of(&l, &config);
+                check_axis(&axis, &x, x.q - x.a);
+                ptb_layout_release(&l);
+            }
+}
+
 // The figures in the field's own terms: GPT-2's 34 bytes a row and element without the 2 of dropout masks.
 static void test_gpt2(void **state)
 {
@@ -249,6 +324,7 @@ static void test_gpt2(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_closed_form),
-                                       cmocka_unit_test(test_expert_ranks), cmocka_unit_test(test_gpt2)};
+                                       cmocka_unit_test(test_expert_ranks),
+                                       cmocka_unit_test(test_context_ranks), cmocka_unit_test(test_gpt2)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

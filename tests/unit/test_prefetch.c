@@ -100,6 +100,37 @@ static void batches_are_those_of_the_rank(void **state)
     check_batches(true, 4, PTB_PREFETCH_MAX, 0);
 }
 
+// Where sequences are split, pieces of all sequences of a microbatch follow each other.
+static void pieces_are_in_order(void **state)
+{
+    (void)state;
+    ptb_tokens *tokens = open_generator(true);
+    ptb_prefetch *prefetch;
+    ptb_prefetch_config config = config_of(tokens, true, 1, 2, 3);
+    enum { PIECE = 3, GROUP = 2 };
+    config.slices = (ptb_slices){.pieces = 2, .length = PIECE, .offset = {5, 12}};
+    config.group = GROUP;
+    assert_int_equal(ptb_prefetch_start(&config, &prefetch), PTB_OK);
+    for (uint64_t step = 0; step < 10; step++) {
+        ptb_prefetch_batch batch;
+        int32_t wanted[3][LENGTH];
+        size_t row = 0;
+        assert_int_equal(ptb_prefetch_take(prefetch, &batch), PTB_OK);
+        for (uint64_t microbatch = 0; microbatch < config.mine / GROUP; microbatch++)
+            for (size_t piece = 0; piece < 2; piece++)
+                for (uint64_t i = 0; i < GROUP; i++, row += PIECE) {
+                    uint64_t index = step * BATCH + config.first + microbatch * GROUP + i;
+                    ptb_tokens_sequence(tokens, index, wanted[0], wanted[1], wanted[2]);
+                    size_t at = (size_t)config.slices.offset[piece], bytes = PIECE * sizeof(int32_t);
+                    assert_memory_equal(batch.inputs + row, wanted[0] + at, bytes);
+                    assert_memory_equal(batch.targets + row, wanted[1] + at, bytes);
+                    assert_memory_equal(batch.start + row, wanted[2] + at, bytes);
+                }
+    }
+    ptb_prefetch_stop(prefetch);
+    ptb_tokens_close(tokens);
+}
+
 // Whoever only takes is faster than the thread; whoever waits finds the next batch there.
 static void starved_batches_are_named(void **state)
 {
@@ -241,6 +272,7 @@ static void a_batch_without_targets_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(batches_are_those_of_the_rank),
+                                       cmocka_unit_test(pieces_are_in_order),
                                        cmocka_unit_test(starved_batches_are_named),
                                        cmocka_unit_test(nothing_is_allocated_while_it_runs),
                                        cmocka_unit_test(it_stops_at_any_time),

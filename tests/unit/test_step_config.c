@@ -37,6 +37,7 @@ static void make_base(ptb_step_config *config, bool sgd)
     assign(config, "lr-steps", "100");
     assign(config, "recompute", "full");
     assign(config, "precision", "f16");
+    assign(config, "context", "ring_all_to_all");
     if (sgd)
         assign(config, "optimizer", "sgd");
 }
@@ -48,6 +49,7 @@ static void key_of(const ptb_step_config *config, char key[PTB_KEY_BYTES])
                             .comm = "host",
                             .algorithm = "auto",
                             .precision = config->precision,
+                            .context = true,
                             .batch = 8,
                             .data = "generator",
                             .seed = 1,
