@@ -57,6 +57,9 @@ static const division_case cases[] = {
     RUN("cp", "", 2, ALL, true, .packs = true),
     RUN("cp", "", 3, ALL, false, .clips = true),
     RUN("cp", "cp=4", 8, ALL, false, .micro_batches = 2),
+    RUN("fsdp", "cp=2", 4, ALL, true, .packs = true),
+    RUN("zero1", "cp=2", 4, DENSE, false, .recompute = PTB_RECOMPUTE_SELECTIVE),
+    RUN("zero2", "cp=4", 8, GPT_ | MIXTURE_, false, .micro_batches = 2),
     RUN("ddp", "cp=2,ep=2", 4, MIXTURE_, false, .packs = true),
     RUN("ddp", "cp=2,ep=2,dp=2", 8, MIXTURE_, false, .micro_batches = 2),
 };
