@@ -3,6 +3,7 @@
 #include "bench/suite.h"
 #include "core/log.h"
 #include "strategies/context/context.h"
+#include "strategies/expert/dispatch.h"
 #include "strategies/strategy.h"
 #include "strategies/transformer/presets.h"
 
@@ -10,8 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-// kind, heading; suites, models and strategies are no plug-ins, and ways of context parallelism say more:
-// they stand apart
+// kind, heading; suites, models and strategies are no plug-ins, and ways of context and expert parallelism
+// say more: they stand apart
 static const struct {
     ptb_kind kind;
     const char *heading;
@@ -20,7 +21,7 @@ static const struct {
     {PTB_KIND_COMM, "communicators"}, {PTB_KIND_ALGORITHM, "algorithms"},
     {PTB_KIND_DEVICE, "devices"},     {PTB_KIND_KERNELS, "kernels"},
     {PTB_KIND_REPORT, "reports"},     {PTB_KIND_EXPORTER, "exporters"},
-    {PTB_KIND_IMPORTER, "importers"}, {PTB_KIND_EXPERT_DISPATCH, "dispatches"},
+    {PTB_KIND_IMPORTER, "importers"},
 };
 enum {
     SECTION_COUNT = sizeof sections / sizeof sections[0],
@@ -28,6 +29,7 @@ enum {
     MODELS,
     STRATEGIES,
     CONTEXT,
+    EXPERTS,
     LIST_COUNT,
     FIRST = LIST_COUNT - SECTION_COUNT // that are no plug-ins; they stand first
 };
@@ -93,14 +95,29 @@ static void list_strategies(void)
     }
 }
 
+static void list_way(const ptb_plugin *plugin, const char *memory_form, const char *volume_form)
+{
+    printf("  %-20s %s\n", plugin->name, plugin->summary);
+    printf("  %-20s memory          %s\n", "", memory_form);
+    printf("  %-20s sends a block   %s\n", "", volume_form);
+}
+
 static void list_context(void)
 {
     puts("context:");
     for (size_t i = 0; i < ptb_registry_count(PTB_KIND_CONTEXT); i++) {
         const ptb_context *c = (const ptb_context *)ptb_registry_at(PTB_KIND_CONTEXT, i);
-        printf("  %-20s %s\n", c->plugin.name, c->plugin.summary);
-        printf("  %-20s memory          %s\n", "", c->memory_form);
-        printf("  %-20s sends a block   %s\n", "", c->volume_form);
+        list_way(&c->plugin, c->memory_form, c->volume_form);
+    }
+}
+
+static void list_experts(void)
+{
+    puts("experts:");
+    for (size_t i = 0; i < ptb_registry_count(PTB_KIND_EXPERT_DISPATCH); i++) {
+        const ptb_expert_dispatch *d =
+            (const ptb_expert_dispatch *)ptb_registry_at(PTB_KIND_EXPERT_DISPATCH, i);
+        list_way(&d->plugin, d->memory_form, d->volume_form);
     }
 }
 
@@ -117,7 +134,7 @@ static void list_section(int at)
 
 static const char *heading(int i)
 {
-    static const char *const first[] = {"suites", "models", "strategies", "context"};
+    static const char *const first[] = {"suites", "models", "strategies", "context", "experts"};
     return i < SECTION_COUNT ? sections[i].heading : first[i - SECTION_COUNT];
 }
 
@@ -131,6 +148,8 @@ static ptb_status list(int i)
         list_strategies();
     else if (i == CONTEXT)
         list_context();
+    else if (i == EXPERTS)
+        list_experts();
     else
         list_section(i);
     return PTB_OK;
@@ -139,7 +158,7 @@ static ptb_status list(int i)
 static ptb_status run(const ptb_command_env *env, const void *config, const char *const *words, size_t count)
 {
     (void)env, (void)config;
-    static const int order[FIRST] = {SUITES, MODELS, STRATEGIES, CONTEXT};
+    static const int order[FIRST] = {SUITES, MODELS, STRATEGIES, CONTEXT, EXPERTS};
     const char *wanted = count ? words[0] : NULL;
     const char *names[LIST_COUNT];
     bool found = false;

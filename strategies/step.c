@@ -43,7 +43,7 @@ static const ptb_opt step_opts[] = {
     {"sequence-parallel", 0, PTB_OPT_BOOL, FIELD(sequence_parallel), "no", 0, 0, NULL, NULL,
      "with tp: norms, dropout and the residual stream are cut along the sequence (as strategy tp+sp)"},
     {"expert-dispatch", 0, PTB_OPT_STRING, FIELD(expert_dispatch), "all_to_all", 0, 0, NULL, "NAME",
-     "with ep: how tokens reach experts of other ranks; `ptbench list dispatches` has the names"},
+     "with ep: how tokens reach experts of other ranks; `ptbench list experts` has the names"},
     {"expert-overlap", 0, PTB_OPT_BOOL, FIELD(expert_overlap), "yes", 0, 0, NULL, NULL,
      "with ep: tokens travel while shared experts are computed, and their gradients while those of weights "
      "are"},

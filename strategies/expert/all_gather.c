@@ -271,8 +271,9 @@ static void describe(const ptb_expert_axis *axis, ptb_params *facts)
 
 static const ptb_expert_dispatch all_gather_dispatch = {
     .plugin = {"all_gather",
-               "every rank gathers all rows and takes those of its experts; results are reduced "
-               "and scattered"},
+               "every rank gathers all rows and takes those of its experts; results are reduce-scattered"},
+    .memory_form = "n N (e C + 12 K) + 4 n E",
+    .volume_form = "(n-1) (4 e N C + 12 N K + 4 E)",
     .open = open_all_gather,
     .close = close_all_gather,
     .size = size,

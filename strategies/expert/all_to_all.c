@@ -359,9 +359,10 @@ static void describe(const ptb_expert_axis *axis, ptb_params *facts)
 }
 
 static const ptb_expert_dispatch all_to_all_dispatch = {
-    .plugin = {"all_to_all",
-               "rows travel to the ranks of their experts and results back: blocks of fixed size "
-               "with a capacity factor, else as many as there are"},
+    .plugin = {"all_to_all", "rows travel to the ranks of their experts and results back; with a capacity "
+                             "factor in blocks of fixed size"},
+    .memory_form = "e C (S + P) + 8 E; S = N K, P = n N min(K, L), with capacity both E c",
+    .volume_form = "2 e C (rows sent + received) + 4 (n-1)/n E; with capacity 4 (n-1)/n (e C E c + E)",
     .open = open_all_to_all,
     .close = close_all_to_all,
     .size = size,

@@ -73,12 +73,17 @@ typedef struct {
 
 struct ptb_expert_dispatch {
     ptb_plugin plugin;
+    // In the letters above, e bytes of the compute type, S rows that a rank sends at most and P that come to
+    // it:
+    const char *memory_form; // bytes of communication buffers
+    const char *volume_form; // bytes that a rank sends for a block and step, without recomputation
     // Collective over the lane's ranks, all of which get the same status.
     ptb_status (*open)(const ptb_expert_env *env, ptb_expert_axis **axis);
     void (*close)(ptb_expert_axis *axis); // collective
     // The sizes; of axis, env and capacity are set.
     void (*size)(ptb_expert_axis *axis);
-    // Bytes that open allocates, added to bytes[] by category. Of env, lane and device are not read.
+    // Bytes that open allocates (the pieces of memory_form in whole cache lines), added to bytes[] by
+    // category. Of env, lane and device are not read.
     void (*memory)(const ptb_expert_axis *axis, uint64_t bytes[PTB_MEMORY_COUNT]);
 
     // Forward. Rows to experts: `there` begins, and `arrive` writes what this rank's experts get in order of
