@@ -154,7 +154,8 @@ typedef struct {
 
 // Attention over some of the keys joins attention over others: with weights exp(lse) of the two, out is the
 // mean and lse the log of the sum (Dao 2023, "FlashAttention-2", section 3.1.1; Liu et al. 2023, "Ring
-// Attention"). Where neither saw a key, out is 0 and lse -INFINITY. The result so far is f32 whatever the
+// Attention"). Where neither saw a key, out is 0 and lse -INFINITY; values of one
+// that saw none do not matter. The result so far is f32 whatever the
 // type, so that many parts round once.
 typedef struct {
     float *out;            /* [batch, length, heads * head_width]: result so far */

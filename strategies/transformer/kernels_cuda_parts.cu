@@ -31,19 +31,17 @@ template <typename T, bool FIRST> struct merging {
     }
     template <int N> __device__ void finish(size_t i, const merge_pack<T, N> &p) const
     {
-        float so_far = 0, part = 1, x[N];
-        if (!FIRST) {
-            size_t at = lse_at(i);
-            float top = fmaxf(a.lse[at], a.part_lse[at]);
-            bool nothing = top == -INFINITY;
-            so_far = nothing ? 0 : expf(a.lse[at] - top);
-            part = nothing ? 0 : expf(a.part_lse[at] - top);
-            float inverse = nothing ? 0 : 1 / (so_far + part);
-            so_far *= inverse, part *= inverse;
-        }
+        size_t at = lse_at(i);
+        float before = FIRST ? -INFINITY : a.lse[at], top = fmaxf(before, a.part_lse[at]), x[N];
+        bool nothing = top == -INFINITY;
+        float so_far = nothing ? 0 : expf(before - top), part = nothing ? 0 : expf(a.part_lse[at] - top);
+        float inverse = nothing ? 0 : 1 / (so_far + part);
+        so_far *= inverse, part *= inverse;
 #pragma unroll
-        for (int e = 0; e < N; e++)
-            x[e] = (FIRST ? 0 : so_far * p.out.at[e]) + part * ptb_to_f32(p.part.at[e]);
+        for (int e = 0; e < N; e++) { // what has no weight may be anything
+            x[e] = so_far > 0 ? so_far * p.out.at[e] : 0;
+            x[e] += part > 0 ? part * ptb_to_f32(p.part.at[e]) : 0;
+        }
         ptb_store<N>(a.out + i, x);
         if (a.rounded)
             ptb_store<N>((T *)a.rounded + i, x);

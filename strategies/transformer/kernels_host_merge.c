@@ -17,12 +17,15 @@ static weights weigh(float so_far, float part)
     return (weights){a / sum, b / sum, top + logf(sum)};
 }
 
+// What has no weight may be anything.
 PTB_INLINE ptb_vec joined(ptb_dtype type, const ptb_merge *a, const weights *w, size_t at, size_t n)
 {
-    ptb_vec part = ptb_vec_load_some(type, a->part, at, n);
-    if (a->first)
-        return part;
-    return ptb_vec_load_some(PTB_F32, a->out, at, n) * w->so_far + part * w->part;
+    ptb_vec sum = ptb_vec_set(0);
+    if (w->so_far > 0)
+        sum += ptb_vec_load_some(PTB_F32, a->out, at, n) * w->so_far;
+    if (w->part > 0)
+        sum += ptb_vec_load_some(type, a->part, at, n) * w->part;
+    return sum;
 }
 
 PTB_HOST_BODY merge_head(ptb_dtype type, const ptb_merge *args, const weights *weight, size_t at)
@@ -43,7 +46,7 @@ static void merge_row(const ptb_merge *a, size_t b, size_t row)
     for (size_t h = 0; h < a->heads; h++) {
         size_t at = (b * a->heads + h) * a->length + row;
         weights w = weigh(a->first ? -INFINITY : a->lse[at], a->part_lse[at]);
-        a->lse[at] = a->first ? a->part_lse[at] : w.lse;
+        a->lse[at] = w.lse;
         size_t first = ((b * a->length + row) * a->heads + h) * a->head_width;
         PTB_HOST_TYPED(merge_head, a->type, a, &w, first);
     }

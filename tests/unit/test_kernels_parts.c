@@ -37,9 +37,12 @@ static void check_merge(fixture *f, ptb_dtype type, size_t head_width, bool firs
     for (size_t i = 0; i < n; i++) {
         size_t head = i / head_width % HEADS, row = i / head_width / HEADS;
         size_t at = (row / LENGTH_OF * HEADS + head) * LENGTH_OF + row % LENGTH_OF;
-        merged m = {array_at(part, i), array_at(part_lse, at)};
-        if (!first)
-            m = merge_of(array_at(out, i), array_at(lse, at), array_at(part, i), array_at(part_lse, at));
+        double before = first ? -INFINITY : array_at(lse, at), lse_of_part = array_at(part_lse, at);
+        merged m = merge_of(array_at(out, i), before, array_at(part, i), lse_of_part);
+        if (before == -INFINITY)
+            array_set(out, i, NAN); // values that must not matter
+        if (lse_of_part == -INFINITY)
+            array_set(part, i, NAN);
         wanted[i] = m.out;
         wanted_lse[at] = m.lse;
     }
