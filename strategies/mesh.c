@@ -136,7 +136,7 @@ static ptb_status check_divides(const char *axis, int parts, const char *what, i
 }
 
 // Axes over which this version divides a model besides the data-parallel ones.
-static const unsigned divided = 1u << PTB_MESH_CP | 1u << PTB_MESH_EP;
+static const unsigned divided = 1u << PTB_MESH_TP | 1u << PTB_MESH_CP | 1u << PTB_MESH_EP;
 
 static ptb_status check_divided(const ptb_mesh *mesh, char *reason)
 {

@@ -30,6 +30,13 @@ bool ptb_trainer_experts(const ptb_trainer_config *c, ptb_expert_env *env)
     return c->mesh.size[PTB_MESH_EP] > 1;
 }
 
+// What ranks that share layers need, without a lane; false: layers are whole. model: with its other axes.
+static bool describe_tensor(const ptb_trainer_config *c, const ptb_model_config *model, ptb_tensor_env *env)
+{
+    *env = ptb_model_tensor(model, c->sequence_parallel, c->tensor_chunks ? c->tensor_chunks : 1);
+    return c->mesh.size[PTB_MESH_TP] > 1;
+}
+
 // *axis has no ops where sequences are whole.
 static ptb_status describe_context(const ptb_trainer_config *c, ptb_context_axis *axis, char *reason)
 {
@@ -121,7 +128,12 @@ void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_C
     char reason[PTB_REASON_BYTES];
     if (describe_context(c, &context, reason) == PTB_OK && context.ops)
         model.context = &context;
+    ptb_tensor_axis tensor = {.partial = NULL};
+    if (describe_tensor(c, &model, &tensor.env))
+        model.tensor = &tensor;
     ptb_model_memory(&model, bytes);
+    if (model.tensor)
+        ptb_tensor_axis_memory(&model.tensor->env, bytes);
     if (model.experts)
         ptb_expert_axis_memory(model.experts, bytes);
     if (model.context)
@@ -240,6 +252,7 @@ static ptb_status make_model(ptb_trainer *t)
     model.on_phase.context = t;
     model.experts = t->experts;
     model.context = t->context.ops ? &t->context : NULL;
+    model.tensor = t->tensor;
     PTB_TRY(ptb_model_new(&model, &t->model));
     if (c->deterministic && c->kernels->set_search)
         PTB_TRY(c->kernels->set_search(t->compute, false));
@@ -311,12 +324,25 @@ static ptb_status open_context(ptb_trainer *t)
     return t->context.ops ? ptb_context_open(&t->context) : PTB_OK;
 }
 
+static ptb_status open_tensor(ptb_trainer *t)
+{
+    ptb_model_config model = model_config(&t->config);
+    ptb_tensor_env env;
+    model.device = t->device;
+    model.context = t->context.ops ? &t->context : NULL;
+    if (!describe_tensor(&t->config, &model, &env))
+        return PTB_OK;
+    env.lane = &t->lanes.lane[PTB_LANE_TENSOR];
+    return ptb_tensor_axis_open(&env, &t->tensor);
+}
+
 static ptb_status make_shared(ptb_trainer *t, char *reason)
 {
     const ptb_trainer_config *c = &t->config;
     PTB_TRY(make_lanes(t));
     PTB_TRY(ptb_world_agree(c->world, open_experts(t)));
     PTB_TRY(ptb_world_agree(c->world, open_context(t)));
+    PTB_TRY(ptb_world_agree(c->world, open_tensor(t)));
     PTB_TRY(ptb_world_agree(c->world, make_model(t)));
     PTB_TRY(ptb_world_agree(c->world, check_collective(t, reason)));
     void *loss = NULL;
@@ -329,6 +355,14 @@ static ptb_status make_shared(ptb_trainer *t, char *reason)
     PTB_TRY(ptb_world_agree(c->world, open_data(t)));
     PTB_TRY(ptb_world_agree(c->world, start_prefetch(t)));
     return ptb_world_agree(c->world, ptb_stream_sync(t->compute));
+}
+
+static ptb_status check_tensor(ptb_trainer *t)
+{
+    ptb_model_config model = model_config(&t->config);
+    ptb_tensor_env env;
+    model.context = t->context.ops ? &t->context : NULL;
+    return describe_tensor(&t->config, &model, &env) ? ptb_tensor_axis_check(&env) : PTB_OK;
 }
 
 static ptb_status check_experts(const ptb_trainer_config *c, char *reason)
@@ -371,6 +405,8 @@ ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_t
         status = ptb_device_open_local(config->device, config->world, config->share_gpu, &t->device);
     if (status == PTB_OK)
         status = describe_context(&t->config, &t->context, reason);
+    if (status == PTB_OK)
+        status = check_tensor(t);
     // Before any rank allocates: what one has taken is not available to the others.
     if (status == PTB_OK)
         status = ptb_world_agree(config->world, check_memory(t));
@@ -407,6 +443,7 @@ void ptb_trainer_free(ptb_trainer *t)
         t->data->ops->close(t->data);
     if (t->loss)
         t->lanes.lane[PTB_LANE_LOSS].comm->ops->free(t->lanes.lane[PTB_LANE_LOSS].comm, t->loss);
+    ptb_tensor_axis_close(t->tensor);
     ptb_expert_axis_close(t->experts);
     ptb_context_close(&t->context);
     ptb_lanes_release(&t->lanes);

@@ -13,9 +13,10 @@ typedef struct {
     ptb_trace *trace; // NULL: no spans
     const ptb_data_parallel *strategy;
     const ptb_kernels *kernels;
-    ptb_mesh mesh;                              // sizes of 0: all ranks are data-parallel
-    bool sequence_parallel;                     // with tp
-    const ptb_layout *layout;                   // cut as the mesh says
+    ptb_mesh mesh;            // sizes of 0: all ranks are data-parallel
+    bool sequence_parallel;   // with tp
+    int tensor_chunks;        // with tp: of the rows, one's communication beside another's products; 0: 1
+    const ptb_layout *layout; // cut as the mesh says
     const ptb_expert_dispatch *expert_dispatch; // with ep; NULL: all_to_all
     bool expert_overlap;                        // experts' communication beside what does not depend on it
     const ptb_context *context; // how attention goes over sequences that cp splits; NULL: ring
@@ -58,6 +59,7 @@ typedef struct {
     ptb_stream *compute, *communication;
     ptb_timeline timeline; // of compute
     ptb_lanes lanes;
+    ptb_tensor_axis *tensor;  // NULL: layers are whole
     ptb_expert_axis *experts; // NULL: every rank has all experts
     ptb_context_axis context; // ops NULL: sequences are whole
     ptb_model *model;

@@ -61,6 +61,19 @@ static const division_case cases[] = {
     RUN("zero1", "cp=2", 4, DENSE, false, .recompute = PTB_RECOMPUTE_SELECTIVE),
     RUN("zero2", "cp=4", 8, GPT_ | MIXTURE_, false, .micro_batches = 2),
     RUN("ddp", "cp=2,ep=2", 4, MIXTURE_, false, .packs = true),
+    RUN("tp", "", 2, ALL, true, .micro_batches = 2, .clips = true),
+    RUN("tp", "", 3, ALL, false, .packs = true, .recompute = PTB_RECOMPUTE_FULL),
+    RUN("tp", "tp=4", 8, ALL, false, ),
+    RUN("tp", "tp=8", 8, DENSE, false, .clips = true),
+    RUN("tp+sp", "", 2, ALL, true, .clips = true),
+    RUN("tp+sp", "", 3, ALL, false, .micro_batches = 2),
+    RUN("tp+sp", "tp=4,dp=2", 8, ALL, false, .packs = true),
+    RUN("tp+sp", "tp=2,ep=2", 4, MIXTURE_, true, ),
+    RUN("tp", "tp=2,ep=2", 4, MIXTURE_, false, .gathers_rows = true, .micro_batches = 2),
+    RUN("tp+sp", "tp=2,cp=2", 4, ALL, false, .packs = true),
+    RUN("tp", "tp=2,cp=2", 4, ALL, false, .clips = true),
+    RUN("tp+sp", "tp=2,cp=2,dp=2", 8, ALL, true, .clips = true),
+    RUN("tp", "tp=2,cp=2,ep=2", 8, MIXTURE_, false, .micro_batches = 2),
     RUN("ddp", "cp=2,ep=2,dp=2", 8, MIXTURE_, false, .micro_batches = 2),
 };
 enum { CASES = sizeof cases / sizeof *cases };
@@ -197,7 +210,10 @@ static void test_faults(void **state)
         const char *strategy;
         ptb_lane_use lane;
         fault_kind kind;
-    } faults[] = {{"ddp", PTB_LANE_DENSE, SKIPPED}, {"ddp", PTB_LANE_DENSE, DOUBLED}};
+    } faults[] = {{"ddp", PTB_LANE_DENSE, SKIPPED},
+                  {"ddp", PTB_LANE_DENSE, DOUBLED},
+                  {"tp", PTB_LANE_TENSOR, SKIPPED},
+                  {"tp+sp", PTB_LANE_TENSOR, DOUBLED}};
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         division_asked asked =
             asked_of(&(division_case)RUN(faults[i].strategy, "", 2, GPT_, true, ), MODEL_GPT);
