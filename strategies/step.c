@@ -42,6 +42,8 @@ static const ptb_opt step_opts[] = {
      "as in tp=2,dp=4; ranks that are not given away go to the strategy's own axis"},
     {"sequence-parallel", 0, PTB_OPT_BOOL, FIELD(sequence_parallel), "no", 0, 0, NULL, NULL,
      "with tp: norms, dropout and the residual stream are cut along the sequence (as strategy tp+sp)"},
+    {"tensor-chunks", 0, PTB_OPT_INT, FIELD(tensor_chunks), "1", 1, 64, NULL, NULL,
+     "with tp: parts of the tokens, of which one is communicated while the product of the next is computed"},
     {"expert-dispatch", 0, PTB_OPT_STRING, FIELD(expert_dispatch), "all_to_all", 0, 0, NULL, "NAME",
      "with ep: how tokens reach experts of other ranks; `ptbench list experts` has the names"},
     {"expert-overlap", 0, PTB_OPT_BOOL, FIELD(expert_overlap), "yes", 0, 0, NULL, NULL,
@@ -338,6 +340,7 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
     ptb_step_division d;
     PTB_TRY(divide(run, point.strategy, &d));
     point.mesh = d.asked[0] ? d.asked : NULL;
+    point.tensor = d.mesh.size[PTB_MESH_TP] > 1;
     point.experts = d.mesh.size[PTB_MESH_EP] > 1;
     point.context = d.mesh.size[PTB_MESH_CP] > 1;
     ptb_step_params(run->config, &point, &c->params);
@@ -368,6 +371,7 @@ static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_ste
         .strategy = ptb_strategy_data(d->strategy),
         .mesh = d->mesh,
         .sequence_parallel = c->sequence_parallel || d->strategy->sequence,
+        .tensor_chunks = (int)c->tensor_chunks,
         .expert_dispatch =
             (const ptb_expert_dispatch *)ptb_registry_find(PTB_KIND_EXPERT_DISPATCH, c->expert_dispatch),
         .expert_overlap = c->expert_overlap,

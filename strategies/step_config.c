@@ -157,6 +157,8 @@ void ptb_step_params(const ptb_step_config *c, const ptb_step_point *point, ptb_
         ptb_params_set(p, "mesh", "%s", point->mesh);
     if (c->sequence_parallel)
         ptb_params_set(p, "sequence_parallel", "yes");
+    if (point->tensor && c->tensor_chunks > 1)
+        set_integer(p, "tensor_chunks", c->tensor_chunks);
     if (point->experts) {
         ptb_params_set(p, "expert_dispatch", "%s", c->expert_dispatch);
         ptb_params_set(p, "expert_overlap", "%s", c->expert_overlap ? "yes" : "no");

@@ -12,7 +12,7 @@ typedef struct {
     char *strategy, *comm, *algorithm, *precision;
     char *transport, *kernels, *device, *data, *reduce_type, *recompute, *mesh, *expert_dispatch, *context;
     ptb_model_options model;
-    int64_t batch, micro_batches, recompute_every, threads, context_degree;
+    int64_t batch, micro_batches, recompute_every, threads, context_degree, tensor_chunks;
     bool pack, overlap, deterministic, graph, sequence_parallel, expert_overlap;
     uint64_t bucket_bytes;
     // Optimizer.
@@ -25,6 +25,7 @@ typedef struct {
 typedef struct {
     const char *strategy, *comm, *algorithm, *precision;
     const char *mesh; // sizes of axes that were asked for; NULL: none
+    bool tensor;      // layers are cut over ranks
     bool experts;     // are on several ranks
     bool context;     // sequences are split over ranks
     int64_t batch;    // effective sequences of the global batch

@@ -45,6 +45,7 @@ static void make_base(ptb_step_config *config, bool sgd)
 static void key_of(const ptb_step_config *config, char key[PTB_KEY_BYTES])
 {
     ptb_step_point point = {.strategy = "ddp",
+                            .tensor = true,
                             .experts = true,
                             .comm = "host",
                             .algorithm = "auto",
