@@ -170,21 +170,36 @@ static double longest_bar(const ptb_figure *figure, size_t parts)
     return longest;
 }
 
+// Titles of a figure's parts, "" for those that no bar has, which need no place in the legend, and the
+// legend's own total behind them. Returns how many of them it shows.
+static size_t name_parts(const ptb_drawing *d, const char **names, const char **shown)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < d->report->part_count; i++) {
+        bool used = false;
+        for (size_t c = 0; c < d->figure->curve_count; c++)
+            used = used || (d->figure->curves[c].parts && isfinite(d->figure->curves[c].parts[i]));
+        names[i] = used ? d->report->parts[i].title : "";
+        if (used)
+            shown[count++] = names[i];
+    }
+    shown[count++] = names[d->report->part_count] = total_name;
+    return count;
+}
+
 static void append_figure(const ptb_drawing *d, ptb_text *out)
 {
     const ptb_figure *f = d->figure;
     bool bars = d->report->style == PTB_FIGURE_BARS;
     size_t parts = d->report->part_count;
-    const char **names = malloc((f->curve_count + parts + 2) * sizeof *names);
+    const char **names = malloc((f->curve_count + 2 * (parts + 2)) * sizeof *names);
     if (!names)
         abort();
-    const char **part_names = names + f->curve_count;
+    const char **part_names = names + f->curve_count, **shown = part_names + parts + 2;
     for (size_t i = 0; i < f->curve_count; i++)
         names[i] = f->curves[i].name;
-    for (size_t i = 0; i < parts; i++)
-        part_names[i] = d->report->parts[i].title;
-    part_names[parts] = total_name;
-    key_layout key = bars ? plan_key(part_names, parts + 1) : plan_key(names, f->curve_count);
+    size_t shown_count = name_parts(d, part_names, shown);
+    key_layout key = bars ? plan_key(shown, shown_count) : plan_key(names, f->curve_count);
     size_t height = (bars ? 90 + 46 * f->curve_count : 400) + 20 * key.rows;
 
     ptb_text_printf(out, "reset\nDATA = '%s.dat'\nN = %zu\nPARTS = %zu\n", d->name, f->curve_count, parts);

@@ -19,7 +19,8 @@
 // Params that the reports name themselves; the others are listed as name=value.
 #define PTB_SQL_KNOWN_PARAMS                                                                                 \
     "'comm','algo','type','op','place','count','bytes','ranks','root','strategy','model','layers','hidden'," \
-    "'heads','sequence','vocabulary','batch','precision','mesh'"
+    "'heads','sequence','vocabulary','batch','precision','mesh','context','context_degree','expert_"         \
+    "dispatch'"
 
 #define PTB_SQL_OTHER_PARAMS                                                                                 \
     " FROM json_each(bench_case.params) AS p WHERE p.key NOT IN (" PTB_SQL_KNOWN_PARAMS                      \
@@ -107,8 +108,17 @@
     " || coalesce(', vocabulary ' || " PTB_SQL_STEP_PARAM("vocabulary") ", '')"                              \
     " || coalesce(', ' || " PTB_SQL_STEP_PARAM("precision") ", ''), ', ')"
 // clang-format on
+// A strategy with what it was asked for besides: the mesh, how attention and experts communicate.
 #define PTB_SQL_STRATEGY                                                                                     \
-    PTB_SQL_STEP_PARAM("strategy") " || coalesce(' (' || " PTB_SQL_STEP_PARAM("mesh") " || ')', '')"
+    PTB_SQL_STEP_PARAM("strategy")                                                                           \
+    " || coalesce(' (' || " PTB_SQL_STEP_PARAM(                                                              \
+        "mesh") " || ')', '')"                                                                               \
+                " || coalesce(' ' || " PTB_SQL_STEP_PARAM(                                                   \
+                    "context") ", '')"                                                                       \
+                               " || coalesce(' of ' || " PTB_SQL_STEP_PARAM(                                 \
+                                   "context_degree") ", '')"                                                 \
+                                                     " || coalesce(' ' || " PTB_SQL_STEP_PARAM(              \
+                                                         "expert_dispatch") ", '')"
 #define PTB_SQL_STEP_SERIES "coalesce(" PTB_SQL_STRATEGY " || ', ', '') || c.ranks_text"
 // What steps of one table and figure share, and the conditions under which they were measured.
 #define PTB_SQL_STEP_HEADING "c.bench || ', ' || " PTB_SQL_MODEL " || c.sim"

@@ -38,8 +38,8 @@ static const ptb_report_part parts[] = {
 #define PART "of which"
 #define EXPOSED(column, axis)                                                                                \
     {                                                                                                        \
-        .name = column, .title = axis, .unit = "ms", .over = "exposed communication",                        \
-        .cell = PTB_CELL_NUMBER, .optional = true                                                            \
+        .name = column, .title = axis, .unit = "ms", .over = "exposed", .cell = PTB_CELL_NUMBER,             \
+        .optional = true                                                                                     \
     }
 static const ptb_report_column columns[] = {
     {.name = "strategy", .title = "strategy"},

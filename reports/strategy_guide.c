@@ -26,7 +26,8 @@
 
 // What explains most of a difference in time.
 #define REASON                                                                                               \
-    "CASE max(compute2 - compute, exposed2 - exposed, optimizer2 - optimizer)"                               \
+    "CASE max(coalesce(compute2 - compute, 0), coalesce(exposed2 - exposed, 0),"                             \
+    " coalesce(optimizer2 - optimizer, 0), 0) WHEN 0 THEN 'the spans do not say why'"                               \
     " WHEN exposed2 - exposed THEN printf('%.3g ms less of its communication is exposed', exposed2 - exposed)" \
     " WHEN compute2 - compute THEN printf('it computes %.3g ms less', compute2 - compute)"                   \
     " ELSE printf('its optimizer takes %.3g ms less', optimizer2 - optimizer) END"
@@ -41,7 +42,8 @@ static const char table_sql[] =
     " UNION ALL SELECT heading, note, 2, 'what it loses', first,"
     " printf('%.3g %% of the step to communication that nothing hides, %.3g %% to the optimizer',"
     " 100 * exposed / t1, 100 * optimizer / t1)"
-    " || coalesce(printf('; with no communication it would take %.4g ms (%.3g %% of bound)', ideal, efficiency), '')"
+    " || CASE WHEN ideal IS NULL THEN '' ELSE printf('; with no communication it would take %.4g ms (%.3g %% of"
+    " bound)', ideal, efficiency) END"
     " FROM a WHERE exposed IS NOT NULL"
     " UNION ALL SELECT heading, note, 3, 'least memory', leanest,"
     " printf('%.4g MB a rank against %.4g of %s', least, most, widest)"
