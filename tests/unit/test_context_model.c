@@ -14,11 +14,16 @@
 #define ODD_GPT                                                                                              \
     .layers = 2, .hidden = 18, .heads = 3, .feed_forward = 30, .vocabulary = 37, .sequence = 18,             \
     .biases = true
+// A tensor-parallel rank's slice of the rows ends within a sequence, and one goes over both pieces.
+#define UNEVEN                                                                                               \
+    .layers = 2, .hidden = 18, .heads = 3, .feed_forward = 30, .vocabulary = 37, .sequence = 12,             \
+    .biases = true, .dropout = 0.2
 #define MIXTURE .experts = 4, .top_k = 2, .expert_hidden = 16
 
 typedef struct {
     const char *way, *mesh;
     int degree, ranks;
+    int tensor; // ranks of tp, with sequence parallelism; 0: 1
     ptb_model_shape shape;
     int64_t micro_batches;
     bool packs;
@@ -41,6 +46,10 @@ static const split_case cases[] = {
     SPLIT("ring_all_to_all", 2, 4, "cp=4", .shape = {LLAMA}, .graph = true, .on_gpus = true),
     SPLIT("ring", 0, 8, "cp=4,dp=2", .shape = {LLAMA}, .micro_batches = 2),
     SPLIT("ring", 0, 2, "cp=2", .shape = {LLAMA, MIXTURE}, ),
+    SPLIT("ring", 0, 4, "tp=2,cp=2", .shape = {GPT}, .tensor = 2, .packs = true),
+    SPLIT("all_to_all", 0, 4, "tp=2,cp=2", .shape = {LLAMA}, .tensor = 2, .packs = true, .micro_batches = 2),
+    SPLIT("ring", 0, 8, "tp=4,cp=2", .shape = {GPT}, .tensor = 4, .micro_batches = 4),
+    SPLIT("ring", 0, 6, "tp=3,cp=2", .shape = {UNEVEN}, .tensor = 3),
     SPLIT("all_gather", 0, 2, "cp=2", .shape = {GPT}, .packs = true, .micro_batches = 2, .on_gpus = true),
     SPLIT("all_gather", 0, 4, "cp=4", .shape = {LLAMA}, .recompute = PTB_RECOMPUTE_SELECTIVE),
     SPLIT("all_gather", 0, 8, "cp=8", .shape = {GPT}, ),
@@ -68,7 +77,7 @@ static void choose(ptb_trainer_config *config)
 
 static division_asked asked_of(const split_case *c)
 {
-    return (division_asked){.strategy = "ddp",
+    return (division_asked){.strategy = c->tensor ? "tp+sp" : "ddp",
                             .mesh = c->mesh,
                             .ranks = c->ranks,
                             .shape = c->shape,
@@ -83,6 +92,7 @@ static division_asked asked_of(const split_case *c)
 
 static void train_alone(division_asked asked, division_run *run)
 {
+    asked.strategy = "ddp";
     asked.mesh = "";
     asked.ranks = 1;
     asked.micro_batches = 1;
@@ -121,11 +131,12 @@ static double compare(const division_run *run, const division_run *alone, const 
 static double volume_of(const split_case *c)
 {
     const ptb_model_shape *s = &c->shape;
-    double n = c->ranks, kv_heads = (double)(s->kv_heads ? s->kv_heads : s->heads);
+    double tp = c->tensor ? c->tensor : 1, sequences = c->ranks / tp, n = sequences;
+    double kv_heads = (double)(s->kv_heads ? s->kv_heads : s->heads) / tp;
     if (strstr(c->mesh, "dp=2"))
         n /= 2;
-    double rows = (double)(BATCH * s->sequence) / c->ranks, width = (double)(s->hidden / s->heads);
-    double query = (double)s->heads * width, kv = 2 * kv_heads * width, u = 1, forward = 0, backward = 0;
+    double rows = (double)(BATCH * s->sequence) / sequences, width = (double)(s->hidden / s->heads);
+    double query = (double)s->heads / tp * width, kv = 2 * kv_heads * width, u = 1, forward = 0, backward = 0;
     if (strcmp(c->way, "all_gather") == 0) {
         forward = (n - 1) * 4 * rows * kv;
         backward = 2 * forward;
