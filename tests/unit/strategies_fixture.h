@@ -23,7 +23,8 @@
 enum { STEPS = 5, UNITS = 4, RANKS_MAX = 8, TENSORS_MAX = UNITS * PTB_TENSORS_MAX };
 
 // What a fault does to what one rank gets from the collectives of one lane.
-typedef enum { NO_FAULT, SKIPPED, DOUBLED } fault_kind;
+// SHIFTED: rank 0 takes its part of the vocabulary to begin one token later.
+typedef enum { NO_FAULT, SKIPPED, DOUBLED, SHIFTED } fault_kind;
 
 typedef struct {
     const char *strategy, *mesh;
@@ -175,7 +176,7 @@ static ptb_status faulty_collective(ptb_comm *comm, const ptb_coll *call, ptb_st
 static ptb_status spoil(ptb_trainer *t, const division_asked *a)
 {
     ptb_comm *comm = t->lanes.lane[a->fault_lane].comm;
-    if (a->fault == NO_FAULT || t->config.world->rank != 0)
+    if (a->fault == NO_FAULT || a->fault == SHIFTED || t->config.world->rank != 0)
         return PTB_OK;
     faulty.kind = a->fault;
     faulty.inner = comm->ops;
@@ -214,7 +215,7 @@ static ptb_status train(ptb_world *world, division_run *run, ptb_trainer *t)
     ptb_lanes_moved(&t->lanes, run->moved[world->rank]);
     PTB_TRY(put_parts(run, t, PTB_DATA_PARAMETERS));
     PTB_TRY(put_parts(run, t, PTB_DATA_GRADIENTS));
-    if (faulty.inner && run->asked.fault && world->rank == 0) {
+    if (run->asked.fault && run->asked.fault != SHIFTED && world->rank == 0) {
         t->lanes.lane[run->asked.fault_lane].comm->ops = faulty.inner;
         ptb_device_free(t->device, faulty.saved);
     }
@@ -282,6 +283,8 @@ static ptb_status division_rank(ptb_world *world, void *arg)
         return status;
     ptb_layout_cut cut = ptb_mesh_cut(&mesh);
     PTB_TRY(ptb_layout_init(&layout, &a->shape, &cut));
+    if (a->fault == SHIFTED && world->rank == 0)
+        layout.first_token++;
     ptb_tokens_config source = {
         .seed = 1, .length = a->shape.sequence, .vocabulary = a->shape.vocabulary, .pack = a->pack};
     PTB_TRY(ptb_tokens_open(&source, &tokens));
