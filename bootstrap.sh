@@ -118,6 +118,8 @@ install_packages() { # run | test
 }
 
 jobs_here() { nproc 2>/dev/null || echo 2; }
+# Half a core each: see tests/CMakeLists.txt.
+test_slots() { echo $((2 * $(jobs_here))); }
 
 # build FOLDER CMAKE-OPTION...: all, or the targets that `targets` names.
 targets=
@@ -200,9 +202,9 @@ run_gpu_tests() {
         return
     fi
     build "$source_dir/build-sim" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=sim
-    run_tests "simulated GPUs" "$source_dir/build-sim" -L simcuda -LE slow -j "$(jobs_here)"
+    run_tests "simulated GPUs" "$source_dir/build-sim" -L simcuda -LE slow -j "$(test_slots)"
     # Tests of the host that run a second time there (tests/CMakeLists.txt), and those of the GPU's own units.
-    run_tests "units, models and steps on simulated GPUs" "$source_dir/build-sim" -LE slow -j "$(jobs_here)" \
+    run_tests "units, models and steps on simulated GPUs" "$source_dir/build-sim" -LE slow -j "$(test_slots)" \
         -R '(\.cuda|^unit\.(device_cuda|device_graph|device_local|links|backends|nccl_profiler_abi|topology))$'
     if [ ! -x "$cuda/bin/nvcc" ]; then
         say "skipped: $cuda has no nvcc, so nothing was built for real GPUs"
@@ -210,7 +212,8 @@ run_gpu_tests() {
         return
     fi
     targets=ptbench
-    build "$source_dir/build-cuda" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=cuda
+    # No GPU runs it: that all of it compiles, assembles and links is shown. tests/unit/test_slow_cuda_build.sh optimises it.
+    build "$source_dir/build-cuda" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=cuda -DPTB_CUDA_QUICK=ON
     run_tests "real GPUs, built and without one" "$source_dir/build-cuda" -R '^mpi\.(no_gpu|bundle)$'
 }
 
@@ -218,17 +221,17 @@ run_all_tests() {
     install_packages test
     wrapper=
     build "$build_dir" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON
-    run_tests release "$build_dir" -LE slow -j "$(jobs_here)"
+    run_tests release "$build_dir" -LE slow -j "$(test_slots)"
 
     build "$source_dir/build-asan" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPTB_TESTS=ON -DPTB_SANITIZE=address,undefined
     LSAN_OPTIONS="suppressions=$source_dir/tests/lsan.supp:print_suppressions=0"
     UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1"
-    # The bundle has a loader of its own, which a sanitizer's library does not bear.
-    # The MPI library has no frame pointers; without whole stacks its leaks could not be told from ours.
-    ASAN_OPTIONS="fast_unwind_on_malloc=0"
-    export LSAN_OPTIONS UBSAN_OPTIONS ASAN_OPTIONS
-    run_tests "address and undefined-behaviour sanitizers" "$source_dir/build-asan" -LE slow -E '^mpi\.bundle$' -j "$(jobs_here)"
-    unset LSAN_OPTIONS UBSAN_OPTIONS ASAN_OPTIONS
+    export LSAN_OPTIONS UBSAN_OPTIONS
+    # Without what looks at sources alone, or at files that the same code wrote in another test; and the bundle has a loader
+    # of its own, which a sanitizer's library does not bear.
+    run_tests "address and undefined-behaviour sanitizers" "$source_dir/build-asan" -LE slow -j "$(test_slots)" \
+        -E '^(mpi\.bundle|golden\.chromium|unit\.(headers|install|layering|nccl_profiler_abi|style))$'
+    unset LSAN_OPTIONS UBSAN_OPTIONS
 
     # The thread sanitizer wants the classic layout of memory.
     targets=$(echo $thread_tests | sed 's/\./_test_/g')
@@ -236,7 +239,7 @@ run_all_tests() {
     setarch -R true 2>/dev/null && wrapper="setarch -R"
     TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:suppressions=$source_dir/tests/tsan.supp"
     export TSAN_OPTIONS
-    run_tests "thread sanitizer" "$source_dir/build-tsan" -R "$(as_pattern "$thread_tests")" -j "$(jobs_here)"
+    run_tests "thread sanitizer" "$source_dir/build-tsan" -R "$(as_pattern "$thread_tests")" -j "$(test_slots)"
 
     wrapper=
     targets=

@@ -1,5 +1,6 @@
 #!/bin/bash
 # Conformance of the communicators mpi and host: one start of 8 processes sweeps worlds of 1 to 8 ranks.
+# ctest: spins
 set -u
 command -v mpirun >/dev/null || { echo "no mpirun"; exit 77; }
 export PMIX_MCA_gds=hash

@@ -1,5 +1,6 @@
 # `host` between really started processes: every algorithm over shared memory, MPI and both; a rank that is
 # killed; the measured table of `auto` and a broken one.
+# ctest: spins
 set -u
 helper=$PTB_TESTBIN/mpi_helper_host
 launch="timeout 240 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1"

@@ -1,4 +1,5 @@
 # Without a GPU: what a build for GPUs, and one without GPU back-ends, say to somebody who asks for one.
+# ctest: waits 3
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 built=$("$PTBENCH" version | awk '$1 == "gpu" { print $2 }')
 case $built in

@@ -1,4 +1,5 @@
 # Where output goes: closed pipes, full devices, terminals and their like, decimal commas, help everywhere.
+# ctest: waits 10
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 
 # Help and usage.

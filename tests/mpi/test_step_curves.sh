@@ -1,6 +1,7 @@
 # Training over real processes: 1, 2 and 4 ranks with the same global batch give the same losses up to rounding and
 # equal parameters on all ranks, in f32 and bf16; so do microbatches; overlap and recomputation change no bit; communication has the volume of the closed form; a rank whose
 # gradients are not reduced is noticed; what cannot be divided is refused.
+# ctest: waits 60
 set -u
 helper=$PTB_TESTBIN/mpi_helper_step
 work=$(mktemp -d)

@@ -1,5 +1,6 @@
 # The world over MPI with really started processes: every operation, the start barrier, a peer that dies, a
 # launcher whose processes do not find each other.
+# ctest: waits 20
 set -u
 helper=$PTB_TESTBIN/mpi_helper_world
 run() {

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Faults of a GPU while `ptbench run` works: each has a message with its cause and what to do, ends the run with
 # the exit code of its kind, and keeps what was finished.
+# ctest: waits 16
 set -u
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 failed=0

@@ -1,6 +1,7 @@
 #!/bin/bash
 # A machine that lacks one of NVIDIA's libraries, or has an older one: what needs it says which, where it was looked
 # for and what to do; everything else works.
+# ctest: waits 13
 set -u
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 failed=0

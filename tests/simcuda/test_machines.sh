@@ -1,6 +1,7 @@
 #!/bin/bash
 # The machines of tests/simcuda/machines, as NVML and /sys would show them: what `ptbench doctor` says of them and
 # of their faults, and what a run stores.
+# ctest: waits 12
 set -u
 machines=$PTB_SOURCE/tests/simcuda/machines
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

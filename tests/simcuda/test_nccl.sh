@@ -1,6 +1,7 @@
 #!/bin/bash
 # The communicator nccl on the simulated device: what NCCL runs for what is asked, what it refuses, faults, and NCCL's
 # inside as the profiler plug-in is told of it. The scenarios are in helper_nccl.c.
+# ctest: spins
 set -u
 command -v mpirun >/dev/null || { echo "no mpirun"; exit 77; }
 export PMIX_MCA_gds=hash

@@ -1,5 +1,6 @@
 #!/bin/bash
 # Conformance of the communicator nccl on simulated GPUs: one start of 8 processes sweeps worlds of 1 to 8 ranks.
+# ctest: spins
 set -u
 command -v mpirun >/dev/null || { echo "no mpirun"; exit 77; }
 export PMIX_MCA_gds=hash PTB_TEST_DEVICE=cuda PTB_SIM=${PTB_SIM:-devices=8}
