@@ -116,8 +116,9 @@ static const ptb_opt step_opts[] = {
      "f16: steps without overflow after which the factor doubles"},
     {"bucket", 0, PTB_OPT_SIZE, FIELD(bucket_bytes), "4M", 64, 0x1p50, NULL, NULL,
      "gradient bytes reduced in one call, at most (PyTorch's default is 25M)"},
+    PTB_STEP_DATA_OPTS(ptb_step_config, data_parallel),
     {"overlap", 0, PTB_OPT_BOOL, FIELD(overlap), "yes", 0, 0, NULL, NULL,
-     "reduce gradients while backward still computes"},
+     "communicate while compute goes on: gradients beside backward, parameters beside forward"},
     {"deterministic", 0, PTB_OPT_BOOL, FIELD(deterministic), "no", 0, 0, NULL, NULL,
      "choose no algorithm of a library by its time, so that runs repeat to the bit (GPUs; on the host they "
      "do "
@@ -351,6 +352,8 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
     if (!(run->kernels->types & 1u << ptb_step_type(point.precision)))
         snprintf(c->skip, sizeof c->skip, "the kernels %s do not compute in %s", run->kernels->plugin.name,
                  point.precision);
+    (void)ptb_step_data_possible(&run->config->data_parallel, point.strategy, ptb_step_type(point.precision),
+                                 run->config->graph, c->skip);
     // At 100 GFLOP/s a rank: only for the progress line.
     double tokens = (double)(run->batch * run->layout.shape.sequence) / run->env.world->size;
     c->estimate_s = ptb_layout_flops_palm(&run->layout) * tokens / 100e9;
@@ -399,6 +402,7 @@ static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_ste
         .seed = run->env.seed,
         .bucket_bytes = c->bucket_bytes,
         .overlap = c->overlap,
+        .data_options = ptb_step_data_options(&c->data_parallel),
         .deterministic = c->deterministic,
         .graph = c->graph,
         .threads = (int)c->threads,

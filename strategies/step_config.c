@@ -86,6 +86,7 @@ ptb_status ptb_step_check(const ptb_step_config *c, double dropout)
                   c->rate);
         return PTB_USAGE;
     }
+    PTB_TRY(ptb_step_data_check(&c->data_parallel));
     return check_graph(c, dropout);
 }
 
@@ -192,6 +193,7 @@ void ptb_step_params(const ptb_step_config *c, const ptb_step_point *point, ptb_
     ptb_text_format_size(c->bucket_bytes, size, sizeof size);
     ptb_params_set(p, "bucket", "%s", size);
     ptb_params_set(p, "overlap", "%s", c->overlap ? "yes" : "no");
+    ptb_step_data_params(&c->data_parallel, point->strategy, p);
     if (c->deterministic)
         ptb_params_set(p, "deterministic", "yes");
     if (c->graph)

@@ -6,6 +6,7 @@
 #include "core/bench.h"
 #include "strategies/model_options.h"
 #include "strategies/optimizer.h"
+#include "strategies/step_data.h"
 
 typedef struct {
     // Lists: a case for each combination.
@@ -15,6 +16,7 @@ typedef struct {
     int64_t batch, micro_batches, recompute_every, threads, context_degree, tensor_chunks;
     bool pack, overlap, deterministic, graph, sequence_parallel, expert_overlap;
     uint64_t bucket_bytes;
+    ptb_step_data data_parallel;
     // Optimizer.
     char *optimizer, *schedule;
     double rate, rate_min, beta1, beta2, epsilon, momentum, decay, clip, loss_scale;

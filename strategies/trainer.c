@@ -261,19 +261,24 @@ static ptb_status make_model(ptb_trainer *t)
     return c->kernels->reserve(t->compute);
 }
 
+static ptb_status check_call(const ptb_trainer *t, ptb_lane_use use, ptb_coll_kind kind, ptb_dtype type,
+                             char *reason)
+{
+    ptb_comm *comm = t->lanes.lane[use].comm;
+    size_t count = use == PTB_LANE_LOSS ? 1 : t->config.layout->count;
+    ptb_coll call = {.kind = kind, .count = count, .dtype = type, .op = PTB_SUM};
+    return comm->size == 1 || comm->ops->supports(comm, &call, true, reason) ? PTB_OK : PTB_SKIPPED;
+}
+
 static ptb_status check_collective(ptb_trainer *t, char *reason)
 {
-    ptb_comm *comm = t->lanes.lane[PTB_LANE_DENSE].comm;
-    ptb_coll gradients = {.kind = PTB_ALL_REDUCE,
-                          .count = t->config.layout->count,
-                          .dtype = t->config.reduce_type,
-                          .op = PTB_SUM};
-    ptb_coll loss = {.kind = PTB_ALL_REDUCE, .count = 1, .dtype = PTB_F64, .op = PTB_SUM};
-    if (comm->size == 1)
-        return PTB_OK;
-    bool can =
-        comm->ops->supports(comm, &gradients, true, reason) && comm->ops->supports(comm, &loss, true, reason);
-    return can ? PTB_OK : PTB_SKIPPED;
+    const ptb_trainer_config *c = &t->config;
+    PTB_TRY(check_call(t, PTB_LANE_LOSS, PTB_ALL_REDUCE, PTB_F64, reason));
+    if (!c->strategy->shards)
+        return check_call(t, PTB_LANE_DENSE, PTB_ALL_REDUCE, c->reduce_type, reason);
+    PTB_TRY(check_call(t, PTB_LANE_DENSE_SHARD, PTB_REDUCE_SCATTER, c->reduce_type, reason));
+    PTB_TRY(check_call(t, PTB_LANE_DENSE_SHARD, PTB_ALL_GATHER, c->type, reason));
+    return check_call(t, PTB_LANE_REPLICATE, PTB_ALL_REDUCE, c->reduce_type, reason);
 }
 
 static ptb_status make_lanes(ptb_trainer *t)

@@ -26,11 +26,14 @@ typedef struct {
     int place;     // of this rank among `shard`
 } ptb_data_ranks;
 
-// Of strategies that gather whole units: see fsdp.c.
+// What some strategies alone have.
 typedef struct {
-    int depth;     // units gathered ahead of the one that computes
-    int in_flight; // blocks whole at a time, at most; 0: depth + 1
-    bool keep;     // blocks stay whole until parameters change (no resharding after forward)
+    // fsdp; zero2 has in_flight too.
+    int depth;       // units gathered ahead of the one that computes
+    int in_flight;   // blocks whole at a time, at most; 0: depth + 1
+    bool keep;       // blocks stay whole until parameters change (no resharding after forward)
+    int staleness;   // async: steps that a gradient is late
+    int local_steps; // local-sgd: steps between two averages; 0: 1
 } ptb_data_options;
 
 typedef struct {
