@@ -44,7 +44,7 @@ static void make_base(ptb_step_config *config, bool sgd)
 
 static void key_of(const ptb_step_config *config, char key[PTB_KEY_BYTES])
 {
-    ptb_step_point point = {.strategy = "ddp",
+    ptb_step_point point = {.strategy = config->strategy,
                             .tensor = true,
                             .experts = true,
                             .comm = "host",
@@ -99,6 +99,20 @@ static bool is_of_the_point(const char *name)
     return false;
 }
 
+// A strategy that the option is for.
+static const char *strategy_with(const char *option)
+{
+    static const char *const words[][2] = {{"prefetch", "fsdp"},
+                                           {"in-flight", "zero2"},
+                                           {"reshard", "hsdp"},
+                                           {"staleness", "async"},
+                                           {"local-steps", "local-sgd"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(words[i][0], option) == 0)
+            return words[i][1];
+    return "ddp";
+}
+
 static void test_keys(void **state)
 {
     (void)state;
@@ -110,6 +124,7 @@ static void test_keys(void **state)
             continue;
         ptb_step_config config = {0};
         make_base(&config, strcmp(opt->name, "momentum") == 0);
+        assign(&config, "strategy", strategy_with(opt->name));
         key_of(&config, base);
         assign(&config, opt->name, strcmp(opt->name, "loss-scale") == 0 ? "7" : another(opt));
         key_of(&config, key);
