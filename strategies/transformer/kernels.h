@@ -186,7 +186,7 @@ typedef struct {
 
 // GELU, tanh form: in / 2 * (1 + tanh(sqrt(2 / pi) * (in + 0.044715 in^3))) (Hendrycks and Gimpel 2016);
 // in is [rows, width]. SwiGLU (Shazeer 2020): in is [rows, 2 width], gate then up; out = gate * sigmoid(gate)
-// * up.
+// * up. With `used`, rows from *used on are of no interest: they are not computed.
 typedef enum { PTB_GELU, PTB_SWIGLU } ptb_activation_kind;
 typedef struct {
     void *out;      /* [rows, width] */
@@ -194,6 +194,7 @@ typedef struct {
     size_t rows, width;
     ptb_activation_kind kind;
     ptb_dtype type;
+    const int32_t *used; /* [1], NULL: all rows */
 } ptb_activation;
 
 typedef struct {
@@ -203,6 +204,7 @@ typedef struct {
     size_t rows, width;
     ptb_activation_kind kind;
     ptb_dtype type;
+    const int32_t *used; /* [1], NULL: all rows */
 } ptb_activation_gradient;
 
 // out = a + b; out may be a or b

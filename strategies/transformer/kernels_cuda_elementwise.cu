@@ -120,6 +120,33 @@ template <typename T> struct swiglu_gradient {
     }
 };
 
+// F of the elements before row *rows alone: what is behind them is neither read nor written.
+template <typename F> struct first_rows {
+    F f;
+    const int32_t *rows; /* [1] */
+    size_t width;
+    template <int N> __device__ auto load(size_t i) const
+    {
+        decltype(f.template load<N>(i)) packs;
+        if (i < (size_t)*rows * width)
+            packs = f.template load<N>(i);
+        return packs;
+    }
+    template <int N, typename P> __device__ void finish(size_t i, const P &packs) const
+    {
+        if (i < (size_t)*rows * width)
+            f.template finish<N>(i, packs);
+    }
+};
+
+template <int N, typename F>
+int each_row(cudaStream_t stream, const F &f, size_t rows, size_t width, const int32_t *used, bool vector)
+{
+    if (!used)
+        return ptb_each_aligned<N>(stream, f, rows * width, vector);
+    return ptb_each_aligned<N>(stream, first_rows<F>{f, used, width}, rows * width, vector);
+}
+
 template <typename T> struct sum {
     T *out;         /* [count] */
     const T *a, *b; /* [count] */
@@ -188,32 +215,32 @@ template <typename T> int launch_dropout(cudaStream_t stream, const ptb_dropout 
 
 extern "C" int ptb_cuda_launch_activation(cudaStream_t stream, const ptb_activation *a)
 {
-    size_t count = a->rows * a->width;
     return ptb_for_type(a->type, [&](auto type) -> int {
         using T = decltype(type);
         constexpr int N = ptb_width<T>;
-        bool aligned = ptb_aligned(16, a->out, a->in);
+        bool aligned = ptb_aligned(16, a->out, a->in), vector = aligned && a->width % N == 0;
         T *out = (T *)a->out;
         const T *in = (const T *)a->in;
         if (a->kind == PTB_GELU)
-            return ptb_each_aligned<N>(stream, gelu<T>{out, in}, count, aligned);
-        return ptb_each_aligned<N>(stream, swiglu<T>{out, in, a->width}, count, aligned && a->width % N == 0);
+            return each_row<N>(stream, gelu<T>{out, in}, a->rows, a->width, a->used,
+                               a->used ? vector : aligned);
+        return each_row<N>(stream, swiglu<T>{out, in, a->width}, a->rows, a->width, a->used, vector);
     });
 }
 
 extern "C" int ptb_cuda_launch_activation_gradient(cudaStream_t stream, const ptb_activation_gradient *a)
 {
-    size_t count = a->rows * a->width;
     return ptb_for_type(a->type, [&](auto type) -> int {
         using T = decltype(type);
         constexpr int N = ptb_width<T>;
-        bool aligned = ptb_aligned(16, a->d_in, a->d_out, a->in);
+        bool aligned = ptb_aligned(16, a->d_in, a->d_out, a->in), vector = aligned && a->width % N == 0;
         T *d_in = (T *)a->d_in;
         const T *d_out = (const T *)a->d_out, *in = (const T *)a->in;
         if (a->kind == PTB_GELU)
-            return ptb_each_aligned<N>(stream, gelu_gradient<T>{d_in, d_out, in}, count, aligned);
-        return ptb_each_aligned<N>(stream, swiglu_gradient<T>{d_in, d_out, in, a->width}, count,
-                                   aligned && a->width % N == 0);
+            return each_row<N>(stream, gelu_gradient<T>{d_in, d_out, in}, a->rows, a->width, a->used,
+                               a->used ? vector : aligned);
+        return each_row<N>(stream, swiglu_gradient<T>{d_in, d_out, in, a->width}, a->rows, a->width, a->used,
+                           vector);
     });
 }
 

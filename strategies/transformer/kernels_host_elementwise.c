@@ -70,13 +70,18 @@ PTB_HOST_BODY swiglu_piece(ptb_dtype type, const ptb_activation *a, bool stream,
         swiglu_step(type, stream, out, in, width, row, c, end - c);
 }
 
+static size_t used_rows(size_t rows, const int32_t *used)
+{
+    return used && (size_t)*used < rows ? (size_t)*used : rows;
+}
+
 ptb_status ptb_host_run_activation(void *arg)
 {
     const ptb_activation *a = arg;
-    size_t count = a->rows * a->width;
+    size_t rows = used_rows(a->rows, a->used), count = rows * a->width;
     size_t row_bytes = a->width * ptb_dtype_size(a->type);
     size_t arrays = a->kind == PTB_SWIGLU ? 3 : 1; // gate and up push the output out of the caches too
-    bool stream = ptb_host_streams(a->out, arrays * a->rows * row_bytes, row_bytes, a->in, NULL);
+    bool stream = ptb_host_streams(a->out, arrays * rows * row_bytes, row_bytes, a->in, NULL);
     if (a->kind == PTB_GELU) {
 #pragma omp parallel if (count > PTB_HOST_SERIAL)
         {
@@ -91,7 +96,7 @@ ptb_status ptb_host_run_activation(void *arg)
 #pragma omp parallel if (count > PTB_HOST_SERIAL)
     {
 #pragma omp for collapse(2) schedule(static) nowait
-        for (size_t r = 0; r < a->rows; r++)
+        for (size_t r = 0; r < rows; r++)
             for (size_t first = 0; first < a->width; first += PTB_HOST_CHUNK)
                 PTB_HOST_TYPED(swiglu_piece, a->type, a, stream, r, first,
                                ptb_host_least(a->width, first + PTB_HOST_CHUNK));
@@ -150,10 +155,10 @@ PTB_HOST_BODY swiglu_gradient_piece(ptb_dtype type, const ptb_activation_gradien
 ptb_status ptb_host_run_activation_gradient(void *arg)
 {
     const ptb_activation_gradient *a = arg;
-    size_t count = a->rows * a->width;
+    size_t rows = used_rows(a->rows, a->used), count = rows * a->width;
     size_t row_bytes = a->width * ptb_dtype_size(a->type);
     size_t arrays = a->kind == PTB_SWIGLU ? 5 : 1;
-    bool stream = ptb_host_streams(a->d_in, arrays * a->rows * row_bytes, row_bytes, a->in, a->d_out);
+    bool stream = ptb_host_streams(a->d_in, arrays * rows * row_bytes, row_bytes, a->in, a->d_out);
     if (a->kind == PTB_GELU) {
 #pragma omp parallel if (count > PTB_HOST_SERIAL)
         {
@@ -168,7 +173,7 @@ ptb_status ptb_host_run_activation_gradient(void *arg)
 #pragma omp parallel if (count > PTB_HOST_SERIAL)
     {
 #pragma omp for collapse(2) schedule(static) nowait
-        for (size_t r = 0; r < a->rows; r++)
+        for (size_t r = 0; r < rows; r++)
             for (size_t first = 0; first < a->width; first += PTB_HOST_CHUNK)
                 PTB_HOST_TYPED(swiglu_gradient_piece, a->type, a, stream, r, first,
                                ptb_host_least(a->width, first + PTB_HOST_CHUNK));

@@ -178,27 +178,35 @@ ptb_status ptb_pass_norm_backward(const ptb_pass *p, ptb_tensor_role gain, const
                                         .accumulate = p->accumulate});
 }
 
-static ptb_status activate(const ptb_pass *p, size_t rows, size_t width, const void *in, void *out)
+// Rows of a grouped layer that are some group's; NULL: all are.
+static const int32_t *used_rows(const ptb_pass *p, ptb_pass_layer layer)
+{
+    return layer.offsets ? layer.offsets + ptb_unit_tensor(p->unit, layer.weight)->matrices : NULL;
+}
+
+static ptb_status activate(const ptb_pass *p, ptb_pass_layer layer, size_t width, const void *in, void *out)
 {
     return p->k->activation(p->stream, &(ptb_activation){.type = p->m->config.type,
                                                          .out = out,
                                                          .in = in,
-                                                         .rows = rows,
+                                                         .rows = layer.rows,
                                                          .width = width,
-                                                         .kind = p->m->config.layout->shape.activation});
+                                                         .kind = p->m->config.layout->shape.activation,
+                                                         .used = used_rows(p, layer)});
 }
 
-static ptb_status activate_backward(const ptb_pass *p, size_t rows, size_t width, const void *d_out,
-                                    const void *in, void *d_in)
+static ptb_status activate_backward(const ptb_pass *p, ptb_pass_layer layer, size_t width,
+                                    const ptb_pass_down_buffers *b)
 {
-    return p->k->activation_gradient(
-        p->stream, &(ptb_activation_gradient){.type = p->m->config.type,
-                                              .d_in = d_in,
-                                              .d_out = d_out,
-                                              .in = in,
-                                              .rows = rows,
-                                              .width = width,
-                                              .kind = p->m->config.layout->shape.activation});
+    return p->k->activation_gradient(p->stream,
+                                     &(ptb_activation_gradient){.type = p->m->config.type,
+                                                                .d_in = b->d_up,
+                                                                .d_out = b->d_activated,
+                                                                .in = b->up,
+                                                                .rows = layer.rows,
+                                                                .width = width,
+                                                                .kind = p->m->config.layout->shape.activation,
+                                                                .used = used_rows(p, layer)});
 }
 
 static bool is_gelu(const ptb_pass *p)
@@ -212,7 +220,7 @@ ptb_status ptb_pass_up(const ptb_pass *p, ptb_pass_layer layer, size_t width, co
     if (is_gelu(p))
         layer.activated = activated;
     PTB_TRY(ptb_pass_linear(p, layer, in, NULL, up));
-    return is_gelu(p) ? PTB_OK : activate(p, layer.rows, width, up, activated);
+    return is_gelu(p) ? PTB_OK : activate(p, layer, width, up, activated);
 }
 
 ptb_status ptb_pass_down_backward(const ptb_pass *p, ptb_pass_layer layer, size_t width,
@@ -223,9 +231,7 @@ ptb_status ptb_pass_down_backward(const ptb_pass *p, ptb_pass_layer layer, size_
         return ptb_pass_linear_backward(p, layer, b->d_out, b->activated, b->d_up, false);
     }
     PTB_TRY(ptb_pass_linear_backward(p, layer, b->d_out, b->activated, b->d_activated, false));
-    return p->parts & PTB_BACKWARD_INPUT
-               ? activate_backward(p, layer.rows, width, b->d_activated, b->up, b->d_up)
-               : PTB_OK;
+    return p->parts & PTB_BACKWARD_INPUT ? activate_backward(p, layer, width, b) : PTB_OK;
 }
 
 // The rows of a microbatch from `row` on whose numbers (dropout.h) one call gives: how many there are at

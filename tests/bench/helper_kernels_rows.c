@@ -328,22 +328,22 @@ static int bench_elementwise(bench *b, ptb_stream *stream, ptb_dtype type, size_
     double count = (double)n, size = count * (double)ptb_dtype_size(type);
     void *out = take(b, type, 2 * n), *in = take(b, type, 2 * n), *d_out = take(b, type, n);
     {
-        ptb_activation args = {out, in, rows, width, PTB_GELU, type};
+        ptb_activation args = {out, in, rows, width, PTB_GELU, type, NULL};
         CASE(activation, "gelu", .bytes = 2 * size, .exps = count, .divisions = count,
              .others = operations(b, type, 6, 1, 1) * count);
     }
     {
-        ptb_activation_gradient args = {out, d_out, in, rows, width, PTB_GELU, type};
+        ptb_activation_gradient args = {out, d_out, in, rows, width, PTB_GELU, type, NULL};
         CASE(activation_gradient, "gelu gradient", .bytes = 3 * size, .exps = count, .divisions = count,
              .others = operations(b, type, 11, 2, 1) * count);
     }
     {
-        ptb_activation args = {out, in, rows, width, PTB_SWIGLU, type};
+        ptb_activation args = {out, in, rows, width, PTB_SWIGLU, type, NULL};
         CASE(activation, "swiglu", .bytes = 3 * size, .exps = count, .divisions = count,
              .others = operations(b, type, 5, 2, 1) * count);
     }
     {
-        ptb_activation_gradient args = {out, d_out, in, rows, width, PTB_SWIGLU, type};
+        ptb_activation_gradient args = {out, d_out, in, rows, width, PTB_SWIGLU, type, NULL};
         CASE(activation_gradient, "swiglu gradient", .bytes = 5 * size, .exps = count, .divisions = count,
              .others = operations(b, type, 9, 3, 2) * count);
     }

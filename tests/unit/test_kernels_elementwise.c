@@ -66,8 +66,8 @@ static void check_activation(fixture *f, ptb_dtype type, ptb_activation_kind kin
         for (size_t p = 0; p < parts; p++)
             d_wanted[at + p * width] = slopes[p];
     }
-    ptb_activation forward = {out.data, in.data, rows, width, kind, type};
-    ptb_activation_gradient backward = {d_in.data, d_out.data, in.data, rows, width, kind, type};
+    ptb_activation forward = {out.data, in.data, rows, width, kind, type, NULL};
+    ptb_activation_gradient backward = {d_in.data, d_out.data, in.data, rows, width, kind, type, NULL};
     finish(f, f->kernels->activation(f->stream, &forward));
     finish(f, f->kernels->activation_gradient(f->stream, &backward));
     assert_close("activation", out, wanted, 1e-2);
@@ -89,6 +89,46 @@ static void test_activations(void **state)
                 check_activation(*state, compute_types[t], kind, sizes[i][0], sizes[i][1]);
 }
 
+// The first rows as without `used`, whole or not; the others are as they were.
+static void check_used(fixture *f, ptb_dtype type, ptb_activation_kind kind, size_t width, int32_t used)
+{
+    bag b = {.f = f};
+    enum { ROWS = 5 };
+    size_t parts = kind == PTB_SWIGLU ? 2 : 1, n = ROWS * width, bytes = ptb_dtype_size(type);
+    size_t whole = (size_t)(used < ROWS ? used : ROWS) * width;
+    array in = activation_input(&b, type, parts * n), d_out = array_numbers(&b, type, n, 2);
+    array out[2] = {array_new(&b, type, n), array_new(&b, type, n)};
+    array d_in[2] = {array_new(&b, type, parts * n), array_new(&b, type, parts * n)};
+    int32_t *limit = test_memory_of(&used, sizeof used);
+    for (size_t i = 0; i < 2; i++) {
+        memset(out[i].data, 0x55, n * bytes);
+        memset(d_in[i].data, 0x55, parts * n * bytes);
+        const int32_t *given = i ? limit : NULL;
+        ptb_activation forward = {out[i].data, in.data, ROWS, width, kind, type, given};
+        ptb_activation_gradient back = {d_in[i].data, d_out.data, in.data, ROWS, width, kind, type, given};
+        finish(f, f->kernels->activation(f->stream, &forward));
+        finish(f, f->kernels->activation_gradient(f->stream, &back));
+    }
+    assert_memory_equal(out[1].data, out[0].data, whole * bytes);
+    assert_memory_equal(d_in[1].data, d_in[0].data, parts * whole * bytes);
+    for (size_t i = whole * bytes; i < n * bytes; i++)
+        assert_int_equal(((unsigned char *)out[1].data)[i], 0x55);
+    for (size_t i = parts * whole * bytes; i < parts * n * bytes; i++)
+        assert_int_equal(((unsigned char *)d_in[1].data)[i], 0x55);
+    test_memory_free(limit);
+    bag_release(&b);
+}
+
+static void test_used_rows(void **state)
+{
+    static const size_t widths[] = {1, 3, 16, 17, 64, 770};
+    for (size_t t = 0; t < LENGTH(compute_types); t++)
+        for (ptb_activation_kind kind = PTB_GELU; kind <= PTB_SWIGLU; kind++)
+            for (size_t i = 0; i < LENGTH(widths); i++)
+                for (int32_t used = 0; used < 8; used += used < 4 ? 1 : 3)
+                    check_used(*state, compute_types[t], kind, widths[i], used);
+}
+
 // Each element, not only the norm: GELU in f32 near 0 and in the tails.
 static void test_gelu_elements(void **state)
 {
@@ -98,8 +138,12 @@ static void test_gelu_elements(void **state)
     array in = array_new(&b, PTB_F32, N), out = array_new(&b, PTB_F32, N);
     for (size_t i = 0; i < N; i++)
         array_set(in, i, ((double)i - 2500) / 250);
-    finish(f,
-           f->kernels->activation(f->stream, &(ptb_activation){out.data, in.data, 1, N, PTB_GELU, PTB_F32}));
+    finish(
+        f,
+        f->kernels->activation(
+            f->stream,
+            &(ptb_activation){
+                .out = out.data, .in = in.data, .rows = 1, .width = N, .kind = PTB_GELU, .type = PTB_F32}));
     for (size_t i = 0; i < N; i++) {
         activation_reference a = {.kind = PTB_GELU, .x = {array_at(in, i)}, .weight = 1};
         double wanted = activation(&a);
@@ -357,8 +401,8 @@ static void run_kernel(fixture *f, int kernel, ptb_dtype type, char *out, char *
     ptb_norm norm = {to, NULL, rstd, a, other, NULL, rows, W, 1e-5f, type};
     ptb_dropout dropout = {.out = to, .in = a, .residual = b, .rows = rows, .width = W, .length = rows};
     dropout.total_length = 1 << 20, dropout.offset = (int64_t)first, dropout.rate = 0.5f, dropout.type = type;
-    ptb_activation gelu = {to, a, rows, W, PTB_GELU, type};
-    ptb_activation swiglu = {out + skip / 2, a, rows / 2, W, PTB_SWIGLU, type};
+    ptb_activation gelu = {to, a, rows, W, PTB_GELU, type, NULL};
+    ptb_activation swiglu = {out + skip / 2, a, rows / 2, W, PTB_SWIGLU, type, NULL};
     const ptb_kernels *k = f->kernels;
     ptb_status status = kernel == 0   ? k->add(f->stream, &(ptb_add){to, a, b, rows * W, type})
                         : kernel == 1 ? k->norm(f->stream, &norm)
@@ -429,8 +473,8 @@ static size_t run_threads(bag *b, ptb_dtype type, array *results)
         array_new(b, PTB_F32, N), array_new(b, type, N), array_new(b, type, N),
     };
     ptb_dropout dropout = dropout_of(all[5], in, NULL, ROWS, WIDTH, LENGTH_WHOLE);
-    ptb_activation gelu = {all[0].data, in.data, ROWS, WIDTH, PTB_GELU, type}, swiglu = gelu;
-    ptb_activation_gradient d_gelu = {all[2].data, d_out.data, in.data, ROWS, WIDTH, PTB_GELU, type};
+    ptb_activation gelu = {all[0].data, in.data, ROWS, WIDTH, PTB_GELU, type, NULL}, swiglu = gelu;
+    ptb_activation_gradient d_gelu = {all[2].data, d_out.data, in.data, ROWS, WIDTH, PTB_GELU, type, NULL};
     ptb_activation_gradient d_swiglu = d_gelu;
     swiglu.out = all[1].data, swiglu.kind = PTB_SWIGLU;
     d_swiglu.d_in = all[3].data, d_swiglu.kind = PTB_SWIGLU;
@@ -455,6 +499,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exp),
         KERNEL_TEST(test_activations),
+        KERNEL_TEST(test_used_rows),
         KERNEL_TEST(test_gelu_elements),
         KERNEL_TEST(test_add),
         KERNEL_TEST(test_dropout),

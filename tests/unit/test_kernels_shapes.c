@@ -42,9 +42,9 @@ static void check_flat(fixture *f, ptb_dtype type, size_t n, bool odd)
                           ((1 + t) / 2 + v / 2 * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * v * v));
     }
     finish(f, k->add(f->stream, &(ptb_add){sum.data, x.data, y.data, n, type}));
-    finish(f, k->activation(f->stream, &(ptb_activation){gelu.data, x.data, 1, n, PTB_GELU, type}));
-    finish(f, k->activation_gradient(
-                  f->stream, &(ptb_activation_gradient){slope.data, y.data, x.data, 1, n, PTB_GELU, type}));
+    finish(f, k->activation(f->stream, &(ptb_activation){gelu.data, x.data, 1, n, PTB_GELU, type, NULL}));
+    finish(f, k->activation_gradient(f->stream, &(ptb_activation_gradient){slope.data, y.data, x.data, 1, n,
+                                                                           PTB_GELU, type, NULL}));
     finish(f, k->convert(f->stream, &(ptb_convert){wide.data, x.data, n, PTB_F32, type}));
     assert_close("sum", sum, wanted, 0);
     assert_close("gelu", gelu, wanted_gelu, 0);
