@@ -43,6 +43,34 @@ __device__ __forceinline__ void load_row(raw_packs<V> &out, const T *from /* [ro
     }
 }
 
+// d_in of a row, from what is in registers of it: d_out, in, the gain and the residual (zeros: none).
+struct row_statistics {
+    float mean, rstd;
+};
+struct row_means { // over the row: of d_out * gain (0 for RMSNorm), and of d_out * gain * normalised in
+    float d, dx;
+};
+template <typename T, int N, int V>
+__device__ __forceinline__ void
+store_row_gradient(const ptb_norm_gradient &a, size_t row, const raw_packs<V> &d, const raw_packs<V> &x,
+                   const raw_packs<V> &gain, const raw_packs<V> &r, row_statistics of, row_means means)
+{
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        float d_v[N], x_v[N], gain_v[N], r_v[N];
+        ptb_widen<T>(d_v, d.at[v]);
+        ptb_widen<T>(x_v, x.at[v]);
+        ptb_widen<T>(gain_v, gain.at[v]);
+        ptb_widen<T>(r_v, r.at[v]);
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            d_v[e] =
+                of.rstd * (d_v[e] * gain_v[e] - means.d - (x_v[e] - of.mean) * of.rstd * means.dx) + r_v[e];
+        if (column_of<N>(v) < a.width)
+            ptb_store_numbers((T *)a.d_in + row * a.width + column_of<N>(v), d_v);
+    }
+}
+
 // Sums over the threads of a row, of M values at once. Calls alternate between the two halves of shared, so
 // that one barrier a call is enough.
 template <int M> struct row_sums {

@@ -51,20 +51,8 @@ __device__ __forceinline__ void make_row(const ptb_norm_gradient &a, size_t row,
     if (row >= a.rows)
         return;
     load_row<N>(gain, (const T *)a.gain, 0, 1, a.width); // again: registers are short, and it is near
-    float mean_d = a.mean ? sums[0] * inverse : 0, mean_dx = sums[1] * inverse;
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-        float d_v[N], x_v[N], gain_v[N], r_v[N];
-        ptb_widen<T>(d_v, d.at[v]);
-        ptb_widen<T>(x_v, x.at[v]);
-        ptb_widen<T>(gain_v, gain.at[v]);
-        ptb_widen<T>(r_v, r.at[v]);
-#pragma unroll
-        for (int e = 0; e < N; e++)
-            d_v[e] = rstd * (d_v[e] * gain_v[e] - mean_d - (x_v[e] - mean) * rstd * mean_dx) + r_v[e];
-        if (column_of<N>(v) < a.width)
-            ptb_store_numbers((T *)a.d_in + row * a.width + column_of<N>(v), d_v);
-    }
+    store_row_gradient<T, N>(a, row, d, x, gain, r, {mean, rstd},
+                             {a.mean ? sums[0] * inverse : 0, sums[1] * inverse});
 }
 
 // One thread's sums for its pack of columns: over rows first, first + ROW_LANES, ... before end.
