@@ -352,8 +352,9 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
     if (!(run->kernels->types & 1u << ptb_step_type(point.precision)))
         snprintf(c->skip, sizeof c->skip, "the kernels %s do not compute in %s", run->kernels->plugin.name,
                  point.precision);
-    (void)ptb_step_data_possible(&run->config->data_parallel, point.strategy, ptb_step_type(point.precision),
-                                 run->config->graph, c->skip);
+    if (!d.skip[0])
+        (void)ptb_step_data_possible(&run->config->data_parallel, point.strategy, &d.mesh,
+                                     ptb_step_type(point.precision), run->config->graph, c->skip);
     // At 100 GFLOP/s a rank: only for the progress line.
     double tokens = (double)(run->batch * run->layout.shape.sequence) / run->env.world->size;
     c->estimate_s = ptb_layout_flops_palm(&run->layout) * tokens / 100e9;

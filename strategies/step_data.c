@@ -22,7 +22,6 @@ ptb_data_options ptb_step_data_options(const ptb_step_data *c)
     return (ptb_data_options){.depth = (int)c->prefetch,
                               .in_flight = (int)c->in_flight,
                               .keep = !c->reshard,
-                              .staleness = (int)c->staleness,
                               .local_steps = (int)c->local_steps};
 }
 
@@ -39,26 +38,25 @@ void ptb_step_data_params(const ptb_step_data *c, const char *strategy, ptb_para
         ptb_params_set(p, "prefetch", "%" PRId64, c->prefetch);
         ptb_params_set(p, "reshard", "%s", c->reshard ? "yes" : "no");
     }
-    if (strcmp(strategy, "async") == 0)
-        ptb_params_set(p, "staleness", "%" PRId64, c->staleness);
     if (strcmp(strategy, "local-sgd") == 0)
         ptb_params_set(p, "local_steps", "%" PRId64, c->local_steps);
 }
 
-bool ptb_step_data_possible(const ptb_step_data *c, const char *strategy, ptb_dtype type, bool graph,
-                            char *reason)
+bool ptb_step_data_possible(const ptb_step_data *c, const char *strategy, const ptb_mesh *mesh,
+                            ptb_dtype type, bool graph, char *reason)
 {
-    bool local = strcmp(strategy, "local-sgd") == 0, late = strcmp(strategy, "async") == 0;
-    if ((local || late) && type == PTB_F16) {
-        snprintf(reason, PTB_REASON_BYTES,
-                 "%s has no loss scale that all ranks agree on in every step, which f16 needs; use bf16",
-                 strategy);
-        return false;
-    }
-    if (graph && (late || (local && c->local_steps > 1))) {
-        snprintf(reason, PTB_REASON_BYTES, "the steps of %s differ, and a recorded one is always the same",
-                 strategy);
-        return false;
-    }
-    return true;
+    if (strcmp(strategy, "local-sgd") != 0)
+        return true;
+    const char *why = NULL;
+    if (type == PTB_F16)
+        why = "local-sgd has no loss scale that all ranks agree on in every step, which f16 needs; use bf16";
+    else if (graph && c->local_steps > 1)
+        why = "some steps of local-sgd average and others do not, and a recorded step is always the same; "
+              "leave --graph out, or use --local-steps 1";
+    else if (mesh->size[PTB_MESH_CP] > 1 || mesh->size[PTB_MESH_EP] > 1)
+        why = "ranks of cp and ep have parts of the same gradient in every step, and local-sgd lets ranks "
+              "train alone; use a mesh of tp and dp";
+    if (why)
+        snprintf(reason, PTB_REASON_BYTES, "%s", why);
+    return !why;
 }

@@ -6,9 +6,10 @@
 #include "core/bench.h"
 #include "core/option.h"
 #include "strategies/data/data.h"
+#include "strategies/mesh.h"
 
 typedef struct {
-    int64_t prefetch, in_flight, staleness, local_steps;
+    int64_t prefetch, in_flight, local_steps;
     bool reshard;
 } ptb_step_data;
 
@@ -34,11 +35,6 @@ typedef struct {
          NULL,                                                                                               \
          NULL,                                                                                               \
          "fsdp: a block gives its place to the next after forward; no: all stay whole until they change"},   \
-        {"staleness", 0,                                                                                     \
-         PTB_OPT_INT, PTB_STEP_DATA_FIELD(type, member, staleness),                                          \
-         "1",         0,                                                                                     \
-         64,          NULL,                                                                                  \
-         "STEPS",     "async: steps that a gradient may be late, and a rank ahead of the slowest"},          \
     {                                                                                                        \
         "local-steps", 0, PTB_OPT_INT, PTB_STEP_DATA_FIELD(type, member, local_steps), "8", 1, 1 << 30,      \
             NULL, "STEPS", "local-sgd: steps between two averages of the parameters"                         \
@@ -50,7 +46,7 @@ ptb_data_options ptb_step_data_options(const ptb_step_data *config);
 // What of it identifies a case of this strategy (its name in strategies/strategy.h).
 void ptb_step_data_params(const ptb_step_data *config, const char *strategy, ptb_params *params);
 // Whether a strategy can be run so; else why not, into reason (PTB_REASON_BYTES).
-bool ptb_step_data_possible(const ptb_step_data *config, const char *strategy, ptb_dtype type, bool graph,
-                            char *reason);
+bool ptb_step_data_possible(const ptb_step_data *config, const char *strategy, const ptb_mesh *mesh,
+                            ptb_dtype type, bool graph, char *reason);
 
 #endif

@@ -95,6 +95,8 @@ ptb_status ptb_step_verify(ptb_trainer *t, bool learns, ptb_step_hashes *hashes,
     if (!all)
         ptb_error("no memory for %d hashes", world->size);
     ptb_status status = ptb_world_agree(world, all ? PTB_OK : PTB_NO_MEMORY);
+    if (status == PTB_OK && t->data->ops->settle)
+        status = ptb_world_agree(world, t->data->ops->settle(t->data));
     if (status == PTB_OK)
         status = ptb_world_agree(world, ptb_data_hash(t->data, &hashes->values));
     if (status == PTB_OK) {

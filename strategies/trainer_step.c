@@ -266,8 +266,9 @@ static void record_step(ptb_trainer *t)
 {
     const ptb_optimizer *optimizer = &t->config.optimizer;
     t->losses[t->steps] = t->shared->loss;
-    t->norms[t->steps] =
-        ptb_optimizer_needs_norm(optimizer) ? t->shared->update.norm : sqrt(t->shared->sum_squares);
+    t->norms[t->steps] = ptb_optimizer_needs_norm(optimizer)
+                             ? t->shared->update.norm
+                             : sqrt(t->shared->sum_squares) / (double)t->shared->update.loss_scale;
     t->rates[t->steps] = ptb_optimizer_rate(optimizer, t->steps);
     t->steps++;
 }

@@ -32,7 +32,6 @@ typedef struct {
     int depth;       // units gathered ahead of the one that computes
     int in_flight;   // blocks whole at a time, at most; 0: depth + 1
     bool keep;       // blocks stay whole until parameters change (no resharding after forward)
-    int staleness;   // async: steps that a gradient is late
     int local_steps; // local-sgd: steps between two averages; 0: 1
 } ptb_data_options;
 
@@ -94,6 +93,9 @@ typedef struct {
     ptb_status (*after_backward)(ptb_data *data, size_t unit);
     // Reduced gradients to new parameters; the next step's forward, enqueued after it, sees them.
     ptb_status (*optimize)(ptb_data *data);
+    // Brings ranks whose parameters have drifted apart back to one state. Collective; streams idle, before
+    // and after. NULL: ranks agree after every step.
+    ptb_status (*settle)(ptb_data *data);
     // Part i of what this rank holds, in ascending order; false: there are no more. Streams idle.
     bool (*part)(ptb_data *data, ptb_data_what what, size_t i, ptb_data_part *part);
     // What really ran.

@@ -7,6 +7,7 @@
 // Mixed precision (Micikevicius et al. 2018): units compute with a 16-bit copy of f32 master weights, which
 // the optimizer writes as it updates them. Gradients are f32; reduced in 16 bits they are converted, a bucket
 // at a time, on the communication stream.
+#include "strategies/data/replica.h"
 #include "strategies/data/segment.h"
 
 #include "core/log.h"
@@ -15,20 +16,14 @@
 
 typedef struct {
     ptb_data base;
-    float *master, *moment[2]; /* [layout.count] */
-    void *parameters;          /* [layout.count], compute type; master itself in f32 */
-    float *gradients;          /* [layout.count]; from the communicator when it reduces them as they are */
-    void *staging;             /* [largest bucket], reduce type, from the communicator; NULL: f32 */
+    ptb_replica replica;
+    float *gradients; /* [layout.count]; from the communicator when it reduces them as they are */
+    void *staging;    /* [largest bucket], reduce type, from the communicator; NULL: f32 */
     ptb_segments buckets;
     ptb_event **reduced; // [buckets.count]
     size_t launched;     // buckets of this step that are enqueued
     size_t waited;       // of them, those the compute stream has waited for
 } ddp;
-
-static bool is_mixed(const ptb_data_env *env)
-{
-    return env->type != PTB_F32;
-}
 
 // Whether any gradients are converted for the reduction.
 static bool is_staged(const ptb_data_env *env)
@@ -65,7 +60,6 @@ static void ddp_close(ptb_data *data)
     ddp *d = (ddp *)data;
     if (!d)
         return;
-    ptb_device *device = data->env.device;
     for (size_t i = 0; d->reduced && i < d->buckets.count; i++)
         ptb_event_free(d->reduced[i]);
     free(d->reduced);
@@ -75,71 +69,18 @@ static void ddp_close(ptb_data *data)
                             d->gradients);
     ptb_data_release_shared(&data->env, lane, PTB_MEMORY_COMMUNICATION, staging_bytes(&data->env),
                             d->staging);
-    for (size_t i = 0; i < 2; i++)
-        ptb_device_free(device, d->moment[i]);
-    if (is_mixed(&data->env))
-        ptb_device_free(device, d->parameters);
-    ptb_device_free(device, d->master);
+    ptb_replica_release(&d->replica);
     free(d);
 }
 
-// Bytes a parameter: f32 4 + 4 + moments; 16 bits 2 + 4 + (4 master + moments).
 static void ddp_memory(const ptb_data_env *env, uint64_t bytes[PTB_MEMORY_COUNT])
 {
-    uint64_t count = env->layout->count, wide = count * sizeof(float);
-    bytes[PTB_MEMORY_PARAMETERS] += count * ptb_dtype_size(env->type);
-    bytes[PTB_MEMORY_GRADIENTS] += wide;
-    bytes[PTB_MEMORY_OPTIMIZER] += (ptb_optimizer_moments(env->optimizer) + is_mixed(env)) * wide;
+    ptb_replica_memory(env, bytes);
+    bytes[PTB_MEMORY_GRADIENTS] += env->layout->count * sizeof(float);
     bytes[PTB_MEMORY_COMMUNICATION] += is_staged(env) ? staging_bytes(env) : 0;
 }
 
-static ptb_status allocate_parameters(ddp *d)
-{
-    const ptb_data_env *e = &d->base.env;
-    size_t count = e->layout->count;
-    ptb_memory master = is_mixed(e) ? PTB_MEMORY_OPTIMIZER : PTB_MEMORY_PARAMETERS;
-    PTB_TRY(ptb_device_alloc(e->device, master, count * sizeof(float), (void **)&d->master));
-    d->parameters = d->master;
-    if (!is_mixed(e))
-        return PTB_OK;
-    d->parameters = NULL;
-    return ptb_device_alloc(e->device, PTB_MEMORY_PARAMETERS, count * ptb_dtype_size(e->type),
-                            &d->parameters);
-}
-
-static ptb_status fill_parameters(ddp *d)
-{
-    const ptb_data_env *e = &d->base.env;
-    PTB_TRY(ptb_data_fill(e, 0, e->layout->count, d->master));
-    ptb_convert copy = {.out = d->parameters,
-                        .in = d->master,
-                        .count = e->layout->count,
-                        .out_type = e->type,
-                        .in_type = PTB_F32};
-    return is_mixed(e) ? e->kernels->convert(e->compute, &copy) : PTB_OK;
-}
-
 static const ptb_data_parallel ddp_ops;
-
-// Device memory comes zeroed or not.
-static ptb_status allocate_moments(ddp *d)
-{
-    const ptb_data_env *e = &d->base.env;
-    size_t bytes = e->layout->count * sizeof(float);
-    for (size_t i = 0; i < ptb_optimizer_moments(e->optimizer); i++) {
-        PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, bytes, (void **)&d->moment[i]));
-        PTB_TRY(ptb_stream_set(e->compute, d->moment[i], 0, bytes));
-    }
-    return PTB_OK;
-}
-
-// What needs no other rank.
-static ptb_status allocate(ddp *d)
-{
-    PTB_TRY(allocate_parameters(d));
-    PTB_TRY(fill_parameters(d));
-    return allocate_moments(d);
-}
 
 static ptb_status allocate_gradients(ddp *d)
 {
@@ -161,7 +102,7 @@ static ptb_status ddp_open(const ptb_data_env *env, ptb_data **data)
     }
     d->base = (ptb_data){.ops = &ddp_ops, .env = *env};
     ptb_world *world = env->reduce[PTB_GROUP_DENSE]->comm->world;
-    ptb_status status = ptb_world_agree(world, allocate(d));
+    ptb_status status = ptb_replica_init(&d->replica, &d->base, false);
     if (status == PTB_OK)
         status = allocate_gradients(d);
     if (status == PTB_OK)
@@ -180,7 +121,7 @@ static ptb_status ddp_open(const ptb_data_env *env, ptb_data **data)
 static void ddp_unit_memory(ptb_data *data, size_t unit, ptb_unit_memory *memory)
 {
     ddp *d = (ddp *)data;
-    ptb_data_unit_memory(&data->env, unit, d->parameters, d->gradients, memory);
+    ptb_data_unit_memory(&data->env, unit, d->replica.parameters, d->gradients, memory);
 }
 
 static ptb_status ddp_begin_step(ptb_data *data, uint64_t step)
@@ -252,25 +193,6 @@ static ptb_status ddp_gradient_ready(ptb_data *data, size_t unit, size_t first)
     return data->env.overlap ? launch_from(d, data->env.layout->unit[unit].first + first) : PTB_OK;
 }
 
-static ptb_status update_unit(ddp *d, size_t unit, bool sums)
-{
-    const ptb_data_env *e = &d->base.env;
-    const ptb_unit *u = &e->layout->unit[unit];
-    ptb_optimizer_memory memory = {.count = u->count,
-                                   .parameters = d->master + u->first,
-                                   .gradients = d->gradients + u->first,
-                                   .type = e->type};
-    if (is_mixed(e))
-        memory.rounded = (char *)d->parameters + u->first * ptb_dtype_size(e->type);
-    for (size_t i = 0; i < 2; i++)
-        memory.moment[i] = d->moment[i] ? d->moment[i] + u->first : NULL;
-    PTB_TRY(ptb_data_span_open(&d->base, (int)unit, ptb_optimizer_name(e->optimizer)));
-    if (sums)
-        PTB_TRY(ptb_data_squares_add(&d->base, u->first, u->count, d->gradients + u->first));
-    PTB_TRY(ptb_optimizer_update(e->optimizer, e->kernels, e->compute, e->update, u, &memory));
-    return ptb_data_span_close(&d->base);
-}
-
 // The compute stream waits for the buckets that end above `first`; they are in descending order.
 static ptb_status wait_for_buckets(ddp *d, size_t first)
 {
@@ -313,7 +235,7 @@ static ptb_status ddp_optimize(ptb_data *data)
     PTB_TRY(begin_update(d, sums_first));
     for (size_t u = e->layout->units; u-- > 0;) {
         PTB_TRY(wait_for_buckets(d, e->layout->unit[u].first));
-        PTB_TRY(update_unit(d, u, !sums_first));
+        PTB_TRY(ptb_replica_update(&d->replica, u, d->gradients, !sums_first));
     }
     return sums_first ? PTB_OK : ptb_data_squares_end(data);
 }
@@ -322,7 +244,7 @@ static bool ddp_part(ptb_data *data, ptb_data_what what, size_t i, ptb_data_part
 {
     const ddp *d = (ddp *)data;
     *part = (ptb_data_part){.count = data->env.layout->count,
-                            .values = what == PTB_DATA_PARAMETERS ? d->master : d->gradients};
+                            .values = what == PTB_DATA_PARAMETERS ? d->replica.master : d->gradients};
     return i == 0;
 }
 

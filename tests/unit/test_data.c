@@ -244,6 +244,34 @@ static void test_faults(void **state)
     data_free(one);
 }
 
+// Averages after every step make plain SGD the synchronous one; rarer ones send less and stay near.
+static void test_local_sgd(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 8; ranks += ranks < 4 ? 1 : 4) {
+        data_settings s = {.strategy = "ddp", .ranks = 1, .model = (data_model)(ranks % DATA_MODELS)};
+        data_run *one = data_train_all(s);
+        s.strategy = "local-sgd";
+        s.ranks = ranks;
+        s.options.local_steps = 1;
+        data_run *each = data_train_all(s);
+        assert_true(data_losses(each, one) < tolerance && data_tensors(each, one, false) < tolerance);
+        s.without_overlap = true;
+        data_run *after = data_train_all(s);
+        assert_memory_equal(&after->hashes[0], &each->hashes[0], sizeof each->hashes[0]);
+        s.options.local_steps = DATA_STEPS;
+        data_run *once = data_train_all(s);
+        double distance = data_losses(once, one), n = 4.0 * (double)one->layout.count * (ranks > 1);
+        assert_true(distance < 0.05 && (ranks == 1 || distance > tolerance));
+        assert_true((double)each->moved[PTB_LANE_DENSE].bytes[PTB_ALL_REDUCE] == n * DATA_STEPS);
+        assert_true((double)once->moved[PTB_LANE_DENSE].bytes[PTB_ALL_REDUCE] == n);
+        data_free(once);
+        data_free(after);
+        data_free(each);
+        data_free(one);
+    }
+}
+
 // Segments cover the index space once, from its end; none crosses groups that are reduced over different
 // ranks, nor, of the kind UNITS, units.
 static void test_segments(void **state)
@@ -295,9 +323,10 @@ static void test_segments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks), cmocka_unit_test(test_overlap), cmocka_unit_test(test_settings),
-        cmocka_unit_test(test_types), cmocka_unit_test(test_volume),  cmocka_unit_test(test_state_bytes),
-        cmocka_unit_test(test_graph), cmocka_unit_test(test_faults),  cmocka_unit_test(test_segments),
+        cmocka_unit_test(test_ranks),    cmocka_unit_test(test_overlap), cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_types),    cmocka_unit_test(test_volume),  cmocka_unit_test(test_state_bytes),
+        cmocka_unit_test(test_graph),    cmocka_unit_test(test_faults),  cmocka_unit_test(test_local_sgd),
+        cmocka_unit_test(test_segments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
