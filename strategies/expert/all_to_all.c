@@ -15,14 +15,13 @@ enum { SEND, SEND_FIRST, RECEIVE, RECEIVE_FIRST }; // the lists of a flow
 
 typedef struct {
     ptb_expert_axis base;
-    void *memory;       // from the communicator; what follows is in it
-    void *mine;         /* [slots, C]: of this rank's rows, in order of expert */
-    void *arrived;      /* [places, C]: of this rank's experts, in order of source */
-    int32_t *told;      /* [E]: choices of this rank, those of each rank's experts a block */
-    int32_t *heard;     /* [n, L]: choices of each rank for this rank's experts */
-    int32_t *host;      /* [2, E]: told, heard; host memory */
-    ptb_event *counted; // they are there
-    bool is_under_way;  // counts are, of which rows must follow
+    void *memory;      // from the communicator; what follows is in it
+    void *mine;        /* [slots, C]: of this rank's rows, in order of expert */
+    void *arrived;     /* [places, C]: of this rank's experts, in order of source */
+    int32_t *told;     /* [E]: choices of this rank, those of each rank's experts a block */
+    int32_t *heard;    /* [n, L]: choices of each rank for this rank's experts */
+    int32_t *host;     /* [2, E]: told, heard; host memory */
+    bool is_under_way; // counts are, of which rows must follow
 } all_to_all;
 
 static size_t experts_of(const ptb_expert_axis *axis)
@@ -79,7 +78,6 @@ static void close_all_to_all(ptb_expert_axis *axis)
     all_to_all *a = (all_to_all *)axis;
     ptb_expert_free(axis, all_bytes(axis), a->memory);
     ptb_device_free_host(axis->env.device, a->host);
-    ptb_event_free(a->counted);
     free(a);
 }
 
@@ -94,10 +92,8 @@ static ptb_status allocate(all_to_all *a)
     at += rows_bytes(&a->base, a->base.sizes.places);
     a->told = (int32_t *)at;
     a->heard = (int32_t *)(at + counts_bytes(&a->base));
-    ptb_status status = ptb_event_new(e->device, &a->counted);
-    if (status == PTB_OK)
-        status =
-            ptb_device_alloc_host(e->device, 2 * experts_of(&a->base) * sizeof(int32_t), (void **)&a->host);
+    size_t bytes = 2 * experts_of(&a->base) * sizeof(int32_t);
+    ptb_status status = ptb_device_alloc_host(e->device, bytes, (void **)&a->host);
     return ptb_world_agree(e->lane->comm->world, status);
 }
 
@@ -162,8 +158,7 @@ static ptb_status tell_counts(all_to_all *a)
     if (axis->capacity)
         return PTB_OK;
     PTB_TRY(ptb_stream_copy(lane->stream, a->host, a->told, bytes));
-    PTB_TRY(ptb_stream_copy(lane->stream, a->host + experts, a->heard, bytes));
-    return ptb_event_record(a->counted, lane->stream);
+    return ptb_stream_copy(lane->stream, a->host + experts, a->heard, bytes);
 }
 
 // A list of how much and where it begins, from the counts of each rank's block.
@@ -182,14 +177,15 @@ static size_t make_list(const ptb_expert_axis *axis, const int32_t *counts /* [n
     return sum;
 }
 
-// Waits for the counts, and sends the rows. The lists may be written: what was enqueued with them before has
-// passed on the lane when the counts are there.
+// Waits for the counts, which are the last that the lane has to do, and sends the rows. A rank that is lost
+// ends the wait, as everywhere that the host waits for a stream. The lists may be written: what was enqueued
+// with them before has passed.
 static ptb_status send_counted(all_to_all *a, ptb_expert_flow *flow)
 {
     const ptb_expert_axis *axis = &a->base;
     size_t n = ptb_expert_ranks(axis);
     a->is_under_way = false;
-    PTB_TRY(ptb_event_sync(a->counted));
+    PTB_TRY(ptb_stream_sync(axis->env.lane->stream));
     make_list(axis, a->host, flow->lists + n * SEND, flow->lists + n * SEND_FIRST);
     flow->rows = make_list(axis, a->host + experts_of(axis), flow->lists + n * RECEIVE,
                            flow->lists + n * RECEIVE_FIRST);
