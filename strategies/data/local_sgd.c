@@ -195,7 +195,7 @@ static void local_sgd_describe(ptb_data *data, ptb_params *facts)
 }
 
 static const ptb_data_parallel local_sgd_ops = {
-    .plugin = {"local-sgd", "ranks train alone and average their parameters every k steps"},
+    .plugin = {"local_sgd", "ranks train alone and average their parameters every k steps"},
     .open = local_sgd_open,
     .close = local_sgd_close,
     .memory = local_sgd_memory,

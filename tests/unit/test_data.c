@@ -251,7 +251,7 @@ static void test_local_sgd(void **state)
     for (int ranks = 1; ranks <= 8; ranks += ranks < 4 ? 1 : 4) {
         data_settings s = {.strategy = "ddp", .ranks = 1, .model = (data_model)(ranks % DATA_MODELS)};
         data_run *one = data_train_all(s);
-        s.strategy = "local-sgd";
+        s.strategy = "local_sgd";
         s.ranks = ranks;
         s.options.local_steps = 1;
         data_run *each = data_train_all(s);
