@@ -4,9 +4,8 @@
 
 #include "reports/sql.h"
 
-// WITH-clause: table s, one row a training step's case, times in ms, memory and volume in MB. `place` numbers
-// what may be compared (model, ranks, batch, conditions but for what a strategy brings along); `strategies`
-// is how many different ones there are of it.
+// WITH-clause: table s, one row a training step's case, times in ms, memory and volume in MB; `strategies` is
+// how many different ones there are of the same model, ranks, batch and conditions.
 // clang-format off
 #define PTB_SQL_STRATEGIES                                                                                   \
     PTB_SQL_CASES                                                                                            \

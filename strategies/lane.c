@@ -1,7 +1,7 @@
 // See lane.h.
 #include "strategies/lane.h"
 
-#include "core/log.h"
+#include "collectives/collective.h"
 
 #include <stdio.h>
 
@@ -22,6 +22,11 @@ ptb_status ptb_lane_init(ptb_lane *lane, ptb_comm *comm, ptb_axis axis, ptb_time
                        .compute = compute,
                        .stream = stream,
                        .number = -1};
+    for (int kind = 0; kind < PTB_COLL_COUNT; kind++) {
+        const char *name = ptb_coll_name((ptb_coll_kind)kind);
+        const ptb_collective *c = (const ptb_collective *)ptb_registry_find(PTB_KIND_COLLECTIVE, name);
+        lane->factor[kind] = comm->size > 1 && c && c->has_data ? c->bus_factor(comm->size) : 0;
+    }
     PTB_TRY(ptb_event_new(stream->device, &lane->forked));
     return ptb_event_new(stream->device, &lane->joined);
 }
@@ -31,6 +36,32 @@ void ptb_lane_release(ptb_lane *lane)
     ptb_event_free(lane->forked);
     ptb_event_free(lane->joined);
     *lane = (ptb_lane){0};
+}
+
+static void account(ptb_device *device, ptb_memory category, int64_t bytes)
+{
+    device->used_bytes[category] += (uint64_t)bytes;
+    if (device->used_bytes[category] > device->peak_bytes[category])
+        device->peak_bytes[category] = device->used_bytes[category];
+}
+
+ptb_status ptb_lane_alloc(ptb_lane *lane, ptb_memory category, size_t bytes, void **memory)
+{
+    ptb_comm *comm = lane->comm;
+    void *got = NULL;
+    ptb_status mine = comm->ops->alloc(comm, bytes, &got);
+    *memory = mine == PTB_OK ? got : NULL;
+    if (mine == PTB_OK)
+        account(lane->stream->device, category, (int64_t)bytes);
+    return ptb_world_agree(comm->world, mine);
+}
+
+void ptb_lane_free(ptb_lane *lane, ptb_memory category, size_t bytes, void *memory)
+{
+    if (!memory)
+        return;
+    lane->comm->ops->free(lane->comm, memory);
+    account(lane->stream->device, category, -(int64_t)bytes);
 }
 
 ptb_status ptb_lane_fork(ptb_lane *lane)
@@ -79,20 +110,10 @@ static double sent_elements(const ptb_lane *lane, const ptb_coll *call)
 
 static double volume_of(const ptb_lane *lane, const ptb_coll *call)
 {
-    double bytes = (double)call->count * (double)ptb_dtype_size(call->dtype), n = lane->size;
-    switch (call->kind) {
-    case PTB_ALL_REDUCE:
-        return bytes * 2 * (n - 1) / n;
-    case PTB_BROADCAST:
-    case PTB_REDUCE:
-        return n > 1 ? bytes : 0;
-    case PTB_ALL_TO_ALL_V:
-        return sent_elements(lane, call) * (double)ptb_dtype_size(call->dtype);
-    case PTB_BARRIER:
-        return 0;
-    default:
-        return bytes * (n - 1) / n;
-    }
+    double element = (double)ptb_dtype_size(call->dtype);
+    if (call->kind == PTB_ALL_TO_ALL_V)
+        return sent_elements(lane, call) * element;
+    return (double)call->count * element * lane->factor[call->kind];
 }
 
 ptb_status ptb_lane_collective(ptb_lane *lane, const ptb_coll *call, const char *name)

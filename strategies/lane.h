@@ -37,6 +37,7 @@ typedef struct {
     ptb_event *forked, *joined;
     bool muted; // nothing is moved, recorded or counted: what a step takes without communication
     int number; // of what is communicated (a bucket), as the spans' unit; -1: they have compute's
+    double factor[PTB_COLL_COUNT]; // of S, for the volume: ptb_collective.bus_factor
     // Since the lane was made.
     ptb_lane_moved moved;
 } ptb_lane;
@@ -45,6 +46,10 @@ typedef struct {
 ptb_status ptb_lane_init(ptb_lane *lane, ptb_comm *comm, ptb_axis axis, ptb_timeline *compute,
                          ptb_stream *stream);
 void ptb_lane_release(ptb_lane *lane); // a zeroed lane is allowed
+// Memory from the lane's communicator, counted in the device's ledger. Collective: all ranks of the lane try,
+// and all get the same status; *memory is NULL unless it is OK. free takes as many bytes; NULL is allowed.
+ptb_status ptb_lane_alloc(ptb_lane *lane, ptb_memory category, size_t bytes, void **memory);
+void ptb_lane_free(ptb_lane *lane, ptb_memory category, size_t bytes, void *memory);
 // The lane's stream waits for everything that compute has enqueued so far.
 ptb_status ptb_lane_fork(ptb_lane *lane);
 // Compute waits for everything that the lane has enqueued so far.

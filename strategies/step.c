@@ -38,7 +38,6 @@ static const ptb_opt step_opts[] = {
      "how the training is divided over ranks; `ptbench list strategies` has the names"},
     {"mesh", 0, PTB_OPT_STRING, FIELD(mesh), NULL, 0, 0, NULL, "SIZES",
      "ranks of each axis, innermost first tp, cp, ep, dp (of which replicate=N are copies of the shards), "
-     "pp, "
      "as in tp=2,dp=4; ranks that are not given away go to the strategy's own axis"},
     {"sequence-parallel", 0, PTB_OPT_BOOL, FIELD(sequence_parallel), "no", 0, 0, NULL, NULL,
      "with tp: norms, dropout and the residual stream are cut along the sequence (as strategy tp+sp)"},

@@ -34,7 +34,7 @@ void ptb_step_data_params(const ptb_step_data *c, const char *strategy, ptb_para
 {
     if (is_one_of(strategy, "zero2", "fsdp", "hsdp"))
         ptb_params_set(p, "in_flight", "%" PRId64, c->in_flight ? c->in_flight : c->prefetch + 1);
-    if (is_one_of(strategy, "fsdp", "hsdp", "hsdp")) {
+    if (strcmp(strategy, "fsdp") == 0 || strcmp(strategy, "hsdp") == 0) {
         ptb_params_set(p, "prefetch", "%" PRId64, c->prefetch);
         ptb_params_set(p, "reshard", "%s", c->reshard ? "yes" : "no");
     }

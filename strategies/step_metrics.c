@@ -172,12 +172,22 @@ static const char *algorithm_of(ptb_trainer *trainer, const ptb_lane *lane, ptb_
     return ptb_traffic_algorithm(&facts, lane->comm->world, kind, t);
 }
 
+// Whether all-reduces of gradients are all that a step communicates, but for the loss and the norm.
+static bool reduces_alone(const ptb_trainer *trainer)
+{
+    const ptb_lane_moved *moved = &trainer->lanes.lane[PTB_LANE_DENSE].moved;
+    for (int i = PTB_LANE_DENSE + 1; i < PTB_LANE_COUNT; i++)
+        if (trainer->lanes.lane[i].moved.calls)
+            return false;
+    return moved->calls && (double)moved->bytes[PTB_ALL_REDUCE] > 0;
+}
+
 bool ptb_step_moves(ptb_trainer *trainer, ptb_traffic *t)
 {
     const ptb_lane *lane = &trainer->lanes.lane[PTB_LANE_DENSE];
     const ptb_comm *comm = lane->comm;
     double steps = (double)trainer->steps;
-    if (comm->size < trainer->config.world->size || comm->size == 1 || steps <= 0 || !lane->moved.calls)
+    if (comm->size < trainer->config.world->size || comm->size == 1 || steps <= 0 || !reduces_alone(trainer))
         return false;
     bool is_nccl = strcmp(comm->ops->plugin.name, "nccl") == 0;
     ptb_traffic_call call = {.group = comm->world,

@@ -11,7 +11,8 @@
 ptb_status ptb_step_metrics(ptb_trainer *trainer, double step_ns, ptb_metrics *metrics);
 
 // What one step sends over links: its gradients, as if all were reduced by the algorithm of the first bucket.
-// False: there is one rank.
+// False: there is one rank, or a step communicates more than gradients of whole models, whose ways over links
+// are not worked out.
 bool ptb_step_moves(ptb_trainer *trainer, ptb_traffic *traffic);
 
 #endif

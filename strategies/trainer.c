@@ -350,12 +350,8 @@ static ptb_status make_shared(ptb_trainer *t, char *reason)
     PTB_TRY(ptb_world_agree(c->world, open_tensor(t)));
     PTB_TRY(ptb_world_agree(c->world, make_model(t)));
     PTB_TRY(ptb_world_agree(c->world, check_collective(t, reason)));
-    void *loss = NULL;
-    ptb_comm *comm = t->lanes.lane[PTB_LANE_LOSS].comm;
-    ptb_status status = comm->ops->alloc(comm, sizeof *t->loss, &loss);
-    t->loss = status == PTB_OK ? loss : NULL;
-    if (status == PTB_OK)
-        ptb_data_account(t->device, PTB_MEMORY_COMMUNICATION, sizeof *t->loss);
+    ptb_status status = ptb_lane_alloc(&t->lanes.lane[PTB_LANE_LOSS], PTB_MEMORY_COMMUNICATION,
+                                       sizeof *t->loss, (void **)&t->loss);
     PTB_TRY(ptb_world_agree(c->world, status));
     PTB_TRY(ptb_world_agree(c->world, open_data(t)));
     PTB_TRY(ptb_world_agree(c->world, start_prefetch(t)));
@@ -446,8 +442,7 @@ void ptb_trainer_free(ptb_trainer *t)
     ptb_prefetch_stop(t->prefetch);
     if (t->data)
         t->data->ops->close(t->data);
-    if (t->loss)
-        t->lanes.lane[PTB_LANE_LOSS].comm->ops->free(t->lanes.lane[PTB_LANE_LOSS].comm, t->loss);
+    ptb_lane_free(&t->lanes.lane[PTB_LANE_LOSS], PTB_MEMORY_COMMUNICATION, sizeof *t->loss, t->loss);
     ptb_tensor_axis_close(t->tensor);
     ptb_expert_axis_close(t->experts);
     ptb_context_close(&t->context);

@@ -57,7 +57,7 @@ unsigned ptb_lanes_axes(ptb_lane_use use, const ptb_mesh *mesh, bool shards);
 // a communicator of one rank.
 ptb_status ptb_lanes_init(ptb_lanes *lanes, const ptb_lanes_config *config);
 void ptb_lanes_release(ptb_lanes *lanes); // collective; streams idle
-// What all lanes together have moved, and the difference of two such.
+// What each lane has moved.
 void ptb_lanes_moved(const ptb_lanes *lanes, ptb_lane_moved moved[PTB_LANE_COUNT]);
 
 #endif

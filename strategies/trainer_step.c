@@ -277,6 +277,8 @@ static ptb_status sync_lanes(ptb_trainer *t)
 {
     ptb_status worst = PTB_OK;
     for (int i = PTB_LANE_COMMUNICATION; i <= PTB_LANE_EP; i++) {
+        if (i > PTB_LANE_COMMUNICATION && t->lanes.stream[i] == t->communication)
+            continue; // a lane of one rank has no stream of its own
         ptb_status status = ptb_stream_sync(t->lanes.stream[i]);
         worst = worst == PTB_OK ? status : worst;
     }

@@ -126,17 +126,10 @@ static ptb_status make_local(ptb_context_axis *axis, ptb_context_buffers *b, siz
 
 static ptb_status make_shared(ptb_context_axis *axis, ptb_context_buffers *b, size_t bytes)
 {
-    ptb_lane *lane = axis->env.lane;
-    void *memory = NULL;
+    b->communication_bytes = bytes;
     if (!bytes)
         return PTB_OK;
-    ptb_status status = lane->comm->ops->alloc(lane->comm, bytes, &memory);
-    if (status == PTB_OK) {
-        b->communication = memory;
-        b->communication_bytes = bytes;
-        ptb_data_account(ptb_context_compute(axis)->device, PTB_MEMORY_COMMUNICATION, (int64_t)bytes);
-    }
-    return status;
+    return ptb_lane_alloc(axis->env.lane, PTB_MEMORY_COMMUNICATION, bytes, (void **)&b->communication);
 }
 
 ptb_status ptb_context_open(ptb_context_axis *axis)
@@ -151,7 +144,7 @@ ptb_status ptb_context_open(ptb_context_axis *axis)
         ptb_error("no memory to describe the buffers of a context-parallel axis");
     ptb_status status = ptb_world_agree(world, b ? make_local(axis, b, workspace) : PTB_NO_MEMORY);
     if (status == PTB_OK)
-        status = ptb_world_agree(world, make_shared(axis, b, communication));
+        status = make_shared(axis, b, communication);
     if (status != PTB_OK) {
         ptb_context_close(axis);
         return status;
@@ -166,10 +159,7 @@ void ptb_context_close(ptb_context_axis *axis)
     if (!b)
         return;
     ptb_device *device = ptb_context_compute(axis)->device;
-    if (b->communication) {
-        axis->env.lane->comm->ops->free(axis->env.lane->comm, b->communication);
-        ptb_data_account(device, PTB_MEMORY_COMMUNICATION, -(int64_t)b->communication_bytes);
-    }
+    ptb_lane_free(axis->env.lane, PTB_MEMORY_COMMUNICATION, b->communication_bytes, b->communication);
     ptb_device_free(device, b->workspace);
     ptb_event_free(b->gradient_arrived);
     ptb_event_free(b->arrived);

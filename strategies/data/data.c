@@ -260,34 +260,6 @@ ptb_status ptb_data_squares_end(ptb_data *d)
     return ptb_lane_now(e->norm, &call, "all_reduce.norm");
 }
 
-ptb_status ptb_data_alloc_shared(const ptb_data_env *e, ptb_lane *lane, ptb_memory category, size_t bytes,
-                                 void **memory)
-{
-    ptb_comm *comm = lane->comm;
-    ptb_status mine = comm->ops->alloc(comm, bytes, memory);
-    if (mine == PTB_OK)
-        ptb_data_account(e->device, category, (int64_t)bytes);
-    else
-        *memory = NULL;
-    return ptb_world_agree(comm->world, mine);
-}
-
-void ptb_data_release_shared(const ptb_data_env *e, ptb_lane *lane, ptb_memory category, size_t bytes,
-                             void *memory)
-{
-    if (!memory)
-        return;
-    lane->comm->ops->free(lane->comm, memory);
-    ptb_data_account(e->device, category, -(int64_t)bytes);
-}
-
-void ptb_data_account(ptb_device *device, ptb_memory category, int64_t bytes)
-{
-    device->used_bytes[category] += (uint64_t)bytes;
-    if (device->used_bytes[category] > device->peak_bytes[category])
-        device->peak_bytes[category] = device->used_bytes[category];
-}
-
 ptb_status ptb_data_span_open(ptb_data *d, int unit, const char *name)
 {
     ptb_timeline *timeline = d->env.timeline;

@@ -62,6 +62,17 @@ typedef struct {
     ptb_data_options options;
 } ptb_data_env;
 
+// Units compute with a rounded copy of f32 master weights.
+static inline bool ptb_data_is_mixed(const ptb_data_env *env)
+{
+    return env->type != PTB_F32;
+}
+// Gradients are converted for their reduction.
+static inline bool ptb_data_is_staged(const ptb_data_env *env)
+{
+    return env->ranks[PTB_GROUP_DENSE].reduce > 1 && env->reduce_type != PTB_F32;
+}
+
 typedef struct ptb_data ptb_data;
 
 // A contiguous part of the index space that a rank holds: master parameters, or the gradient as the optimizer
@@ -110,15 +121,6 @@ struct ptb_data {
     bool squares_begun; // of this step's gradient
 };
 
-// Counts memory that came from a communicator in the device's ledger; a negative number of bytes takes it
-// out.
-void ptb_data_account(ptb_device *device, ptb_memory category, int64_t bytes);
-// Memory from the lane's communicator, counted. Collective over it: all ranks try, and all know whether the
-// others came through. release: NULL is allowed.
-ptb_status ptb_data_alloc_shared(const ptb_data_env *env, ptb_lane *lane, ptb_memory category, size_t bytes,
-                                 void **memory);
-void ptb_data_release_shared(const ptb_data_env *env, ptb_lane *lane, ptb_memory category, size_t bytes,
-                             void *memory);
 // Device memory gets the initial values of [first, first + count) of the index space, made on the host in
 // pieces that are copied while the next is made. Complete on return.
 ptb_status ptb_data_fill(const ptb_data_env *env, size_t first, size_t count,

@@ -25,12 +25,6 @@ typedef struct {
     size_t waited;       // of them, those the compute stream has waited for
 } ddp;
 
-// Whether any gradients are converted for the reduction.
-static bool is_staged(const ptb_data_env *env)
-{
-    return env->ranks[PTB_GROUP_DENSE].reduce > 1 && env->reduce_type != PTB_F32;
-}
-
 static ptb_status make_buckets(ddp *d)
 {
     const ptb_data_env *e = &d->base.env;
@@ -65,10 +59,8 @@ static void ddp_close(ptb_data *data)
     free(d->reduced);
     ptb_segments_release(&d->buckets);
     ptb_lane *lane = data->env.reduce[PTB_GROUP_DENSE];
-    ptb_data_release_shared(&data->env, lane, PTB_MEMORY_GRADIENTS, data->env.layout->count * sizeof(float),
-                            d->gradients);
-    ptb_data_release_shared(&data->env, lane, PTB_MEMORY_COMMUNICATION, staging_bytes(&data->env),
-                            d->staging);
+    ptb_lane_free(lane, PTB_MEMORY_GRADIENTS, data->env.layout->count * sizeof(float), d->gradients);
+    ptb_lane_free(lane, PTB_MEMORY_COMMUNICATION, staging_bytes(&data->env), d->staging);
     ptb_replica_release(&d->replica);
     free(d);
 }
@@ -77,7 +69,7 @@ static void ddp_memory(const ptb_data_env *env, uint64_t bytes[PTB_MEMORY_COUNT]
 {
     ptb_replica_memory(env, bytes);
     bytes[PTB_MEMORY_GRADIENTS] += env->layout->count * sizeof(float);
-    bytes[PTB_MEMORY_COMMUNICATION] += is_staged(env) ? staging_bytes(env) : 0;
+    bytes[PTB_MEMORY_COMMUNICATION] += ptb_data_is_staged(env) ? staging_bytes(env) : 0;
 }
 
 static const ptb_data_parallel ddp_ops;
@@ -86,11 +78,11 @@ static ptb_status allocate_gradients(ddp *d)
 {
     const ptb_data_env *e = &d->base.env;
     ptb_lane *lane = e->reduce[PTB_GROUP_DENSE];
-    PTB_TRY(ptb_data_alloc_shared(e, lane, PTB_MEMORY_GRADIENTS, e->layout->count * sizeof(float),
-                                  (void **)&d->gradients));
-    if (!is_staged(e))
+    PTB_TRY(
+        ptb_lane_alloc(lane, PTB_MEMORY_GRADIENTS, e->layout->count * sizeof(float), (void **)&d->gradients));
+    if (!ptb_data_is_staged(e))
         return PTB_OK;
-    return ptb_data_alloc_shared(e, lane, PTB_MEMORY_COMMUNICATION, staging_bytes(e), &d->staging);
+    return ptb_lane_alloc(lane, PTB_MEMORY_COMMUNICATION, staging_bytes(e), &d->staging);
 }
 
 static ptb_status ddp_open(const ptb_data_env *env, ptb_data **data)

@@ -56,7 +56,7 @@ ptb_status ptb_pool_init(ptb_pool *s, const ptb_data_env *env, const ptb_pool_co
     PTB_TRY(ptb_world_agree(lane_of(s)->comm->world, make_events(s)));
     for (size_t i = 0; i < s->count; i++) {
         size_t bytes = slot_bytes(env, config, i);
-        PTB_TRY(ptb_data_alloc_shared(env, lane_of(s), PTB_MEMORY_COMMUNICATION, bytes, &s->slot[i].memory));
+        PTB_TRY(ptb_lane_alloc(lane_of(s), PTB_MEMORY_COMMUNICATION, bytes, &s->slot[i].memory));
         PTB_TRY(ptb_world_agree(lane_of(s)->comm->world,
                                 ptb_stream_set(env->compute, s->slot[i].memory, 0, bytes)));
     }
@@ -69,8 +69,8 @@ void ptb_pool_release(ptb_pool *s)
     if (!s->slot)
         return;
     for (size_t i = 0; i < slot_count(&s->config); i++) {
-        ptb_data_release_shared(s->env, lane_of(s), PTB_MEMORY_COMMUNICATION,
-                                slot_bytes(s->env, &s->config, i), s->slot[i].memory);
+        ptb_lane_free(lane_of(s), PTB_MEMORY_COMMUNICATION, slot_bytes(s->env, &s->config, i),
+                      s->slot[i].memory);
         ptb_event_free(s->slot[i].filled);
         ptb_event_free(s->slot[i].released);
     }

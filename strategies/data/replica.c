@@ -11,21 +11,16 @@ static ptb_lane *lane_of(const ptb_replica *r)
     return env_of(r)->reduce[PTB_GROUP_DENSE];
 }
 
-static bool is_mixed(const ptb_data_env *env)
-{
-    return env->type != PTB_F32;
-}
-
 static ptb_memory master_category(const ptb_data_env *env)
 {
-    return is_mixed(env) ? PTB_MEMORY_OPTIMIZER : PTB_MEMORY_PARAMETERS;
+    return ptb_data_is_mixed(env) ? PTB_MEMORY_OPTIMIZER : PTB_MEMORY_PARAMETERS;
 }
 
 void ptb_replica_memory(const ptb_data_env *env, uint64_t bytes[PTB_MEMORY_COUNT])
 {
     uint64_t count = env->layout->count, wide = count * sizeof(float);
     bytes[PTB_MEMORY_PARAMETERS] += count * ptb_dtype_size(env->type);
-    bytes[PTB_MEMORY_OPTIMIZER] += (ptb_optimizer_moments(env->optimizer) + is_mixed(env)) * wide;
+    bytes[PTB_MEMORY_OPTIMIZER] += (ptb_optimizer_moments(env->optimizer) + ptb_data_is_mixed(env)) * wide;
 }
 
 static ptb_status make_master(ptb_replica *r)
@@ -34,7 +29,7 @@ static ptb_status make_master(ptb_replica *r)
     size_t bytes = e->layout->count * sizeof(float);
     void **master = (void **)&r->master;
     if (r->shared)
-        return ptb_data_alloc_shared(e, lane_of(r), master_category(e), bytes, master);
+        return ptb_lane_alloc(lane_of(r), master_category(e), bytes, master);
     return ptb_world_agree(lane_of(r)->comm->world,
                            ptb_device_alloc(e->device, master_category(e), bytes, master));
 }
@@ -56,7 +51,7 @@ static ptb_status make_rest(ptb_replica *r)
 {
     const ptb_data_env *e = env_of(r);
     size_t count = e->layout->count;
-    if (is_mixed(e))
+    if (ptb_data_is_mixed(e))
         PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_PARAMETERS, count * ptb_dtype_size(e->type),
                                  &r->parameters));
     else
@@ -80,11 +75,10 @@ void ptb_replica_release(ptb_replica *r)
     const ptb_data_env *e = env_of(r);
     for (size_t i = 0; i < 2; i++)
         ptb_device_free(e->device, r->moment[i]);
-    if (is_mixed(e))
+    if (ptb_data_is_mixed(e))
         ptb_device_free(e->device, r->parameters);
     if (r->shared)
-        ptb_data_release_shared(e, lane_of(r), master_category(e), e->layout->count * sizeof(float),
-                                r->master);
+        ptb_lane_free(lane_of(r), master_category(e), e->layout->count * sizeof(float), r->master);
     else
         ptb_device_free(e->device, r->master);
     *r = (ptb_replica){.data = NULL};
@@ -98,7 +92,7 @@ ptb_status ptb_replica_round(ptb_replica *r)
                         .count = e->layout->count,
                         .out_type = e->type,
                         .in_type = PTB_F32};
-    return is_mixed(e) ? e->kernels->convert(e->compute, &copy) : PTB_OK;
+    return ptb_data_is_mixed(e) ? e->kernels->convert(e->compute, &copy) : PTB_OK;
 }
 
 ptb_status ptb_replica_update(ptb_replica *r, size_t unit, const float *gradients, bool sums)
@@ -109,7 +103,7 @@ ptb_status ptb_replica_update(ptb_replica *r, size_t unit, const float *gradient
                                    .parameters = r->master + u->first,
                                    .gradients = gradients + u->first,
                                    .type = e->type};
-    if (is_mixed(e))
+    if (ptb_data_is_mixed(e))
         memory.rounded = (char *)r->parameters + u->first * ptb_dtype_size(e->type);
     for (size_t i = 0; i < 2; i++)
         memory.moment[i] = r->moment[i] ? r->moment[i] + u->first : NULL;

@@ -15,16 +15,6 @@ static ptb_lane *main_lane(const ptb_shard *s)
     return env_of(s)->shard[PTB_GROUP_DENSE];
 }
 
-static bool is_mixed(const ptb_data_env *env)
-{
-    return env->type != PTB_F32;
-}
-
-static bool is_staged(const ptb_data_env *env)
-{
-    return env->ranks[PTB_GROUP_DENSE].reduce > 1 && env->reduce_type != PTB_F32;
-}
-
 // Bytes of each array.
 typedef struct {
     size_t parameters, gradients, staging, own; // own: f32, of own parts
@@ -37,7 +27,8 @@ static sizes measure(const ptb_data_env *env, const ptb_shard_config *config)
     size_t gradients = config->whole_gradients ? env->layout->count : segments.own;
     return (sizes){.parameters = parameters * ptb_dtype_size(env->type),
                    .gradients = gradients * sizeof(float),
-                   .staging = is_staged(env) ? segments.largest * ptb_dtype_size(env->reduce_type) : 0,
+                   .staging =
+                       ptb_data_is_staged(env) ? segments.largest * ptb_dtype_size(env->reduce_type) : 0,
                    .own = segments.own * sizeof(float)};
 }
 
@@ -48,7 +39,8 @@ void ptb_shard_memory(const ptb_data_env *env, const ptb_shard_config *config,
     bytes[PTB_MEMORY_PARAMETERS] += size.parameters;
     bytes[PTB_MEMORY_GRADIENTS] += size.gradients;
     bytes[PTB_MEMORY_COMMUNICATION] += size.staging;
-    bytes[PTB_MEMORY_OPTIMIZER] += (ptb_optimizer_moments(env->optimizer) + is_mixed(env)) * size.own;
+    bytes[PTB_MEMORY_OPTIMIZER] +=
+        (ptb_optimizer_moments(env->optimizer) + ptb_data_is_mixed(env)) * size.own;
 }
 
 // Where element `element` of the index space, of a segment's own part, is in arrays of own parts.
@@ -108,7 +100,7 @@ static ptb_status make_own(ptb_shard *s)
     PTB_TRY(ptb_segments_init(&s->segments, e, s->config.kind));
     PTB_TRY(make_events(s, &s->reduced));
     PTB_TRY(make_events(s, &s->gathered));
-    if (is_mixed(e))
+    if (ptb_data_is_mixed(e))
         PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, bytes, (void **)&s->master));
     for (size_t i = 0; i < ptb_optimizer_moments(e->optimizer); i++) {
         PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, bytes, (void **)&s->moment[i]));
@@ -122,10 +114,10 @@ static ptb_status make_shared(ptb_shard *s)
     const ptb_data_env *e = env_of(s);
     sizes size = measure(e, &s->config);
     ptb_lane *lane = main_lane(s);
-    PTB_TRY(ptb_data_alloc_shared(e, lane, PTB_MEMORY_PARAMETERS, size.parameters, &s->parameters));
-    PTB_TRY(ptb_data_alloc_shared(e, lane, PTB_MEMORY_GRADIENTS, size.gradients, (void **)&s->gradients));
+    PTB_TRY(ptb_lane_alloc(lane, PTB_MEMORY_PARAMETERS, size.parameters, &s->parameters));
+    PTB_TRY(ptb_lane_alloc(lane, PTB_MEMORY_GRADIENTS, size.gradients, (void **)&s->gradients));
     if (size.staging)
-        PTB_TRY(ptb_data_alloc_shared(e, lane, PTB_MEMORY_COMMUNICATION, size.staging, &s->staging));
+        PTB_TRY(ptb_lane_alloc(lane, PTB_MEMORY_COMMUNICATION, size.staging, &s->staging));
     return PTB_OK;
 }
 
@@ -144,7 +136,7 @@ static ptb_status fill(ptb_shard *s)
         if (segment->own.count == 0)
             continue;
         PTB_TRY(ptb_data_fill(e, segment->own.first, segment->own.count, master));
-        if (is_mixed(e))
+        if (ptb_data_is_mixed(e))
             PTB_TRY(e->kernels->convert(e->compute, &rounded));
     }
     return PTB_OK;
@@ -166,9 +158,9 @@ void ptb_shard_release(ptb_shard *s)
     const ptb_data_env *e = env_of(s);
     sizes size = measure(e, &s->config);
     ptb_lane *lane = main_lane(s);
-    ptb_data_release_shared(e, lane, PTB_MEMORY_PARAMETERS, size.parameters, s->parameters);
-    ptb_data_release_shared(e, lane, PTB_MEMORY_GRADIENTS, size.gradients, s->gradients);
-    ptb_data_release_shared(e, lane, PTB_MEMORY_COMMUNICATION, size.staging, s->staging);
+    ptb_lane_free(lane, PTB_MEMORY_PARAMETERS, size.parameters, s->parameters);
+    ptb_lane_free(lane, PTB_MEMORY_GRADIENTS, size.gradients, s->gradients);
+    ptb_lane_free(lane, PTB_MEMORY_COMMUNICATION, size.staging, s->staging);
     for (size_t i = 0; i < 2; i++)
         ptb_device_free(e->device, s->moment[i]);
     ptb_device_free(e->device, s->master);
@@ -274,7 +266,7 @@ static ptb_status update_range(const ptb_shard *s, const ptb_segment *segment, c
                                    .count = end - first,
                                    .parameters = master_at(s, segment, first),
                                    .gradients = own_gradients(s, segment) + (first - segment->own.first),
-                                   .rounded = is_mixed(e) ? parameters_at(s, segment, first) : NULL,
+                                   .rounded = ptb_data_is_mixed(e) ? parameters_at(s, segment, first) : NULL,
                                    .type = e->type};
     for (size_t i = 0; i < 2; i++)
         memory.moment[i] = s->moment[i] ? s->moment[i] + at : NULL;

@@ -53,7 +53,7 @@ static void memory(const ptb_expert_axis *axis, uint64_t bytes[PTB_MEMORY_COUNT]
 static void close_all_gather(ptb_expert_axis *axis)
 {
     all_gather *a = (all_gather *)axis;
-    ptb_expert_free(axis, all_bytes(axis), a->memory);
+    ptb_lane_free(axis->env.lane, PTB_MEMORY_COMMUNICATION, all_bytes(axis), a->memory);
     free(a);
 }
 
@@ -65,11 +65,11 @@ static ptb_status open_all_gather(const ptb_expert_env *env, ptb_expert_axis **a
     ptb_status status = ptb_world_agree(env->lane->comm->world, a ? PTB_OK : PTB_NO_MEMORY);
     if (status == PTB_OK) {
         ptb_expert_axis_describe(env, &a->base);
-        status = ptb_expert_alloc(&a->base, all_bytes(&a->base), &a->memory);
+        status = ptb_lane_alloc(a->base.env.lane, PTB_MEMORY_COMMUNICATION, all_bytes(&a->base), &a->memory);
     }
     if (status != PTB_OK) {
         if (a && a->memory)
-            ptb_expert_free(&a->base, all_bytes(&a->base), a->memory);
+            ptb_lane_free(env->lane, PTB_MEMORY_COMMUNICATION, all_bytes(&a->base), a->memory);
         free(a);
         return status;
     }

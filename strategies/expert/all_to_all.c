@@ -76,7 +76,7 @@ static void memory(const ptb_expert_axis *axis, uint64_t bytes[PTB_MEMORY_COUNT]
 static void close_all_to_all(ptb_expert_axis *axis)
 {
     all_to_all *a = (all_to_all *)axis;
-    ptb_expert_free(axis, all_bytes(axis), a->memory);
+    ptb_lane_free(axis->env.lane, PTB_MEMORY_COMMUNICATION, all_bytes(axis), a->memory);
     ptb_device_free_host(axis->env.device, a->host);
     free(a);
 }
@@ -84,7 +84,7 @@ static void close_all_to_all(ptb_expert_axis *axis)
 static ptb_status allocate(all_to_all *a)
 {
     const ptb_expert_env *e = &a->base.env;
-    PTB_TRY(ptb_expert_alloc(&a->base, all_bytes(&a->base), &a->memory));
+    PTB_TRY(ptb_lane_alloc(a->base.env.lane, PTB_MEMORY_COMMUNICATION, all_bytes(&a->base), &a->memory));
     char *at = a->memory;
     a->mine = at;
     at += rows_bytes(&a->base, slots_of(&a->base));

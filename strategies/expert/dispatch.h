@@ -129,9 +129,7 @@ size_t ptb_expert_capacity(const ptb_model_shape *shape, size_t rows);
 // capacity allows no more.
 size_t ptb_expert_received(const ptb_expert_axis *axis);
 
-// For the descriptors. Memory from the communicator, category communication, collective.
-ptb_status ptb_expert_alloc(const ptb_expert_axis *axis, size_t bytes, void **memory);
-void ptb_expert_free(const ptb_expert_axis *axis, size_t bytes, void *memory);
+// For the descriptors.
 // Compute waits for the lane: at the end of a direction when `overlap` is on, else at once.
 static inline ptb_status ptb_expert_join(const ptb_expert_axis *axis, bool end)
 {

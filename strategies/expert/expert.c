@@ -1,6 +1,5 @@
 // What all ways to move rows to experts share; see dispatch.h.
 #include "core/log.h"
-#include "strategies/data/data.h"
 #include "strategies/expert/dispatch.h"
 
 #include <inttypes.h>
@@ -54,24 +53,4 @@ void ptb_expert_axis_close(ptb_expert_axis *axis)
 {
     if (axis)
         axis->env.dispatch->close(axis);
-}
-
-// All ranks try it, and all know whether the others came through.
-ptb_status ptb_expert_alloc(const ptb_expert_axis *axis, size_t bytes, void **memory)
-{
-    ptb_comm *comm = axis->env.lane->comm;
-    ptb_status mine = comm->ops->alloc(comm, bytes, memory);
-    if (mine == PTB_OK)
-        ptb_data_account(axis->env.device, PTB_MEMORY_COMMUNICATION, (int64_t)bytes);
-    else
-        *memory = NULL;
-    return ptb_world_agree(comm->world, mine);
-}
-
-void ptb_expert_free(const ptb_expert_axis *axis, size_t bytes, void *memory)
-{
-    if (!memory)
-        return;
-    axis->env.lane->comm->ops->free(axis->env.lane->comm, memory);
-    ptb_data_account(axis->env.device, PTB_MEMORY_COMMUNICATION, -(int64_t)bytes);
 }

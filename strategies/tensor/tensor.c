@@ -2,7 +2,6 @@
 #include "strategies/tensor/tensor.h"
 
 #include "core/log.h"
-#include "strategies/data/data.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -40,26 +39,6 @@ void ptb_tensor_axis_memory(const ptb_tensor_env *e, uint64_t bytes[PTB_MEMORY_C
     bytes[PTB_MEMORY_COMMUNICATION] += (e->sequence ? 2 : 1) * e->rows * row_bytes(e) + statistics_bytes(e);
 }
 
-// Collective.
-static ptb_status take(const ptb_tensor_env *e, size_t bytes, void **memory)
-{
-    ptb_comm *comm = e->lane->comm;
-    ptb_status status = comm->ops->alloc(comm, bytes, memory);
-    if (status == PTB_OK)
-        ptb_data_account(e->device, PTB_MEMORY_COMMUNICATION, (int64_t)bytes);
-    else
-        *memory = NULL;
-    return ptb_world_agree(comm->world, status);
-}
-
-static void give_back(const ptb_tensor_env *e, size_t bytes, void *memory)
-{
-    if (!memory)
-        return;
-    e->lane->comm->ops->free(e->lane->comm, memory);
-    ptb_data_account(e->device, PTB_MEMORY_COMMUNICATION, -(int64_t)bytes);
-}
-
 static ptb_status make_events(ptb_tensor_axis *a)
 {
     a->arrived = calloc((size_t)a->env.chunks, sizeof *a->arrived);
@@ -77,10 +56,10 @@ static ptb_status allocate(ptb_tensor_axis *a)
     const ptb_tensor_env *e = &a->env;
     void *statistics = NULL;
     PTB_TRY(ptb_world_agree(e->lane->comm->world, make_events(a)));
-    PTB_TRY(take(e, e->rows * row_bytes(e), &a->partial));
+    PTB_TRY(ptb_lane_alloc(e->lane, PTB_MEMORY_COMMUNICATION, e->rows * row_bytes(e), &a->partial));
     if (e->sequence)
-        PTB_TRY(take(e, e->rows * row_bytes(e), &a->gathered));
-    ptb_status status = take(e, statistics_bytes(e), &statistics);
+        PTB_TRY(ptb_lane_alloc(e->lane, PTB_MEMORY_COMMUNICATION, e->rows * row_bytes(e), &a->gathered));
+    ptb_status status = ptb_lane_alloc(e->lane, PTB_MEMORY_COMMUNICATION, statistics_bytes(e), &statistics);
     a->statistics = statistics;
     return status;
 }
@@ -109,9 +88,9 @@ void ptb_tensor_axis_close(ptb_tensor_axis *a)
 {
     if (!a)
         return;
-    give_back(&a->env, statistics_bytes(&a->env), a->statistics);
-    give_back(&a->env, a->env.rows * row_bytes(&a->env), a->gathered);
-    give_back(&a->env, a->env.rows * row_bytes(&a->env), a->partial);
+    ptb_lane_free(a->env.lane, PTB_MEMORY_COMMUNICATION, statistics_bytes(&a->env), a->statistics);
+    ptb_lane_free(a->env.lane, PTB_MEMORY_COMMUNICATION, a->env.rows * row_bytes(&a->env), a->gathered);
+    ptb_lane_free(a->env.lane, PTB_MEMORY_COMMUNICATION, a->env.rows * row_bytes(&a->env), a->partial);
     for (int i = 0; a->arrived && i < a->env.chunks; i++)
         ptb_event_free(a->arrived[i]);
     free(a->arrived);
