@@ -114,9 +114,9 @@ static void fold_range(const job *j, ptb_range range, int root, void *mine)
     fold(j, out, outs, in, n, range.count);
 }
 
-// Vectors larger than the caches: this member's block to everybody, tile by tile, so that memory is read once
-// for all receivers (S in all, where pulling reads n S). Starts with the right neighbour so that not all
-// write into the same memory.
+// This member's block to everybody, tile by tile: what is sent is read once for all receivers (S in all,
+// where pulling reads n S), from the caches of the core that made it. Starts with the right neighbour so that
+// not all write into the same memory. In the caches it takes two thirds of the time of pulling.
 static void push_all(const job *j)
 {
     int n = j->team->size, rank = j->team->rank;
@@ -130,19 +130,6 @@ static void push_all(const job *j)
             void *recv = r == rank ? j->call->recv : ptb_team_at(j->team, r, published(j->team, r)->recv);
             copy(j, ptb_at(recv, block.first + at, j->size), from, some);
         }
-    }
-}
-
-// Vectors that fit into the caches: everybody's blocks, starting with the own one.
-static void pull_all(const job *j)
-{
-    int n = j->team->size, rank = j->team->rank;
-    for (int i = 0; i < n; i++) {
-        int r = (rank + i) % n;
-        ptb_range block = ptb_block(j->call->count, n, r);
-        const void *from = r == rank ? j->call->send : ptb_team_at(j->team, r, published(j->team, r)->send);
-        if (block.count)
-            copy(j, ptb_at(j->call->recv, block.first, j->size), from, block.count);
     }
 }
 
@@ -244,10 +231,7 @@ static ptb_status work(const job *j)
         fold_range(j, mine, -1, call->recv);
         break;
     case PTB_ALL_GATHER:
-        if (j->stream)
-            push_all(j);
-        else
-            pull_all(j);
+        push_all(j);
         break;
     case PTB_BROADCAST:
         broadcast(j);
