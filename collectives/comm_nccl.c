@@ -76,6 +76,9 @@ static void describe(ptb_comm *comm, const ptb_coll *call, ptb_params *facts)
         if (c->last_seen && c->last_seen->kind == PTB_COLL_COUNT && c->last_seen->ran.messages)
             ptb_params_set(facts, "channels", "%d a message", c->last_seen->ran.channels);
     }
+    // For a part of the ranks (--split, an axis of a mesh) too: ncclCommSplit would want a communicator of
+    // all ranks first, which nothing else uses.
+    ptb_params_set(facts, "communicator", "ncclCommInitRankConfig, its own id");
     ptb_params_set(facts, "gpu_direct", "%s", gpu_direct[c->gpu_direct]);
     ptb_nccl_describe_library(c, facts);
 }

@@ -116,7 +116,7 @@ static void fold_range(const job *j, ptb_range range, int root, void *mine)
 
 // This member's block to everybody, tile by tile: what is sent is read once for all receivers (S in all,
 // where pulling reads n S), from the caches of the core that made it. Starts with the right neighbour so that
-// not all write into the same memory. In the caches it takes two thirds of the time of pulling.
+// not all write into the same memory. Within the caches it takes 0.65 to 0.77 of the time of pulling.
 static void push_all(const job *j)
 {
     int n = j->team->size, rank = j->team->rank;
