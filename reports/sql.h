@@ -16,11 +16,17 @@
     "AS m"                                                                                                   \
     " FROM json_each(run.hosts) AS h)), 'unknown CPU')"
 
+// Params of strategies alone: they belong to the strategy's name, so that strategies which have them and
+// which have not stand side by side. And what of them is not worth a word.
+#define PTB_SQL_STRATEGY_PARAMS                                                                              \
+    "'in_flight','prefetch','reshard','local_steps','sequence_parallel','tensor_chunks','expert_overlap'"
+#define PTB_SQL_STRATEGY_DEFAULTS "'in_flight 2','prefetch 1','reshard yes','expert_overlap yes'"
+
 // Params that the reports name themselves; the others are listed as name=value.
 #define PTB_SQL_KNOWN_PARAMS                                                                                 \
     "'comm','algo','type','op','place','count','bytes','ranks','root','strategy','model','layers','hidden'," \
     "'heads','sequence','vocabulary','batch','precision','mesh','context','context_degree','expert_"         \
-    "dispatch'"
+    "dispatch'," PTB_SQL_STRATEGY_PARAMS
 
 #define PTB_SQL_OTHER_PARAMS                                                                                 \
     " FROM json_each(bench_case.params) AS p WHERE p.key NOT IN (" PTB_SQL_KNOWN_PARAMS                      \
@@ -108,17 +114,19 @@
     " || coalesce(', vocabulary ' || " PTB_SQL_STEP_PARAM("vocabulary") ", '')"                              \
     " || coalesce(', ' || " PTB_SQL_STEP_PARAM("precision") ", ''), ', ')"
 // clang-format on
-// A strategy with what it was asked for besides: the mesh, how attention and experts communicate.
+// A strategy with what it was asked for besides: the mesh, how attention and experts communicate, and its own
+// settings that are not the usual ones.
+// clang-format off
 #define PTB_SQL_STRATEGY                                                                                     \
     PTB_SQL_STEP_PARAM("strategy")                                                                           \
-    " || coalesce(' (' || " PTB_SQL_STEP_PARAM(                                                              \
-        "mesh") " || ')', '')"                                                                               \
-                " || coalesce(' ' || " PTB_SQL_STEP_PARAM(                                                   \
-                    "context") ", '')"                                                                       \
-                               " || coalesce(' of ' || " PTB_SQL_STEP_PARAM(                                 \
-                                   "context_degree") ", '')"                                                 \
-                                                     " || coalesce(' ' || " PTB_SQL_STEP_PARAM(              \
-                                                         "expert_dispatch") ", '')"
+    " || coalesce(' (' || " PTB_SQL_STEP_PARAM("mesh") " || ')', '')"                                        \
+    " || coalesce(' ' || " PTB_SQL_STEP_PARAM("context") ", '')"                                             \
+    " || coalesce(' of ' || " PTB_SQL_STEP_PARAM("context_degree") ", '')"                                   \
+    " || coalesce(' ' || " PTB_SQL_STEP_PARAM("expert_dispatch") ", '')"                                     \
+    " || coalesce((SELECT group_concat(' ' || replace(p.key, '_', ' ') || ' ' || p.value, ',')"              \
+    " FROM json_each(c.params) AS p WHERE p.key IN (" PTB_SQL_STRATEGY_PARAMS ")"                            \
+    " AND p.key || ' ' || p.value NOT IN (" PTB_SQL_STRATEGY_DEFAULTS ")), '')"
+// clang-format on
 #define PTB_SQL_STEP_SERIES "coalesce(" PTB_SQL_STRATEGY " || ', ', '') || c.ranks_text"
 // What steps of one table and figure share, and the conditions under which they were measured.
 #define PTB_SQL_STEP_HEADING "c.bench || ', ' || " PTB_SQL_MODEL " || c.sim"
