@@ -446,6 +446,37 @@ static void scaling_follows_its_definition(void **state)
     ptb_store_close(store);
 }
 
+// On one rank strategies do not differ: one that ran on two alone starts from ddp's step there; one that ran
+// on one rank too keeps its own.
+static void strategies_scale_from_one_rank(void **state)
+{
+    (void)state;
+    ptb_store *store = new_store();
+    const data_run_spec one = {.ranks = 1}, two = {.ranks = 2};
+    data_run a = data_begin(store, 1, &one), b = data_begin(store, 2, &two);
+    data_add_step(&a, "ddp", 8, 400, 0);
+    data_add_step(&a, "zero1", 8, 300, 0);
+    data_add_step(&b, "fsdp", 8, 250, 0);
+    data_add_step(&b, "zero1", 8, 250, 0);
+    data_finish(&a, &one);
+    data_finish(&b, &two);
+    ptb_figure *figures = NULL;
+    size_t count = 0;
+    assert_int_equal(ptb_figures_query(store, report_named("scaling"), "[1,2]", &figures, &count), PTB_OK);
+    assert_int_equal(count, 1);
+    assert_int_equal(figures[0].curve_count, 2); // ddp ran on one rank alone
+    for (size_t i = 0; i < 2; i++) {
+        const ptb_curve *curve = &figures[0].curves[i];
+        bool is_fsdp = strncmp(curve->name, "fsdp", 4) == 0;
+        assert_true(is_fsdp || strncmp(curve->name, "zero1", 5) == 0);
+        assert_int_equal(curve->point_count, 2);
+        assert_true(curve->points[0].y == 1);
+        assert_true(fabs(curve->points[1].y - (is_fsdp ? 400.0 : 300.0) / (2 * 250)) < 0.01);
+    }
+    ptb_figures_free(figures, count);
+    ptb_store_close(store);
+}
+
 // A run of nothing but a few steps, or of one, or of steps too short for the clock, has pictures like any
 // other.
 static void few_steps_are_drawn(void **state)
@@ -543,6 +574,7 @@ int main(void)
         TEST(curves_are_named_by_what_differs),
         TEST(what_is_not_measured_is_na),
         TEST(scaling_follows_its_definition),
+        TEST(strategies_scale_from_one_rank),
         TEST(few_steps_are_drawn),
         TEST(terminal_keeps_to_its_width),
         TEST(every_report_answers_for_no_run),
