@@ -38,59 +38,38 @@
 #define PTB_SQL_CI(column) "iif(ci_confidence >= 0.945, " column ", NULL) AS " column
 
 // WITH-clause: table c, one row a case of the runs in ?1, oldest first, with what the reports need.
+// clang-format off
 #define PTB_SQL_CASES                                                                                        \
     "WITH c AS (SELECT bench_case.id AS id, bench_case.key AS key, bench_case.bench AS bench,"               \
     " bench_case.bytes AS bytes, bench_case.ranks AS ranks, bench_case.hosts AS hosts,"                      \
     " bench_case.params AS params, bench_case.facts AS facts, bench_case.state AS state,"                    \
     " bench_case.reason AS reason, bench_case.mode AS mode, bench_case.combine AS combine,"                  \
     " bench_case.stopped AS stopped, bench_case.batch AS batch, bench_case.samples AS samples,"              \
-    " median_ns, p99_ns, min_ns, max_ns, cv, ci_confidence, " PTB_SQL_CI("ci_low_ns") ", " PTB_SQL_CI(       \
-        "ci_high_ns") ","                                                                                    \
-                      " repetition.ordinal AS ordinal, repetition.id AS repetition_id, run.id AS run_id,"    \
-                      " run.simulated AS simulated, run.version AS version, run.git_revision AS revision,"   \
-                      " " PTB_SQL_RUN_NAME " AS run_name, " PTB_SQL_CPUS " AS cpus,"                         \
-                      " CASE WHEN run.simulated THEN ' [SIMULATED DEVICE]' ELSE '' END AS sim,"              \
-                      " bench_case.ranks || CASE bench_case.ranks WHEN 1 THEN ' rank' ELSE ' ranks' END AS " \
-                      "ranks_text,"                                                                          \
-                      " bench_case.hosts || CASE bench_case.hosts WHEN 1 THEN ' host' ELSE ' hosts' END AS " \
-                      "hosts_text,"                                                                          \
-                      " coalesce(bench_case.mode, 'unknown') || ' mode' AS mode_text,"                       \
-                      " CASE bench_case.combine WHEN 'max' THEN 'time = maximum over ranks'"                 \
-                      " WHEN 'avg' THEN 'time = average over ranks' ELSE coalesce('time = ' || "             \
-                      "bench_case.combine, '') END"                                                          \
-                      " AS combine_text,"                                                                    \
-                      " " PTB_SQL_PARAM("comm") " AS comm, " PTB_SQL_PARAM(                                  \
-                          "algo") " AS algo,"                                                                \
-                                  " " PTB_SQL_PARAM("type") " AS type, " PTB_SQL_PARAM(                      \
-                                      "op") " AS op,"                                                        \
-                                            " " PTB_SQL_PARAM("root") " AS root, CAST(" PTB_SQL_PARAM(       \
-                                                "count") " AS INTEGER) AS count,"                            \
-                                                         " CASE " PTB_SQL_PARAM(                             \
-                                                             "place") " WHEN 'in' THEN 'in-place' ELSE "     \
-                                                                      "'out-of-place' END AS "               \
-                                                                      "place,"                               \
-                                                                      " (SELECT group_concat(p.key || ' ' "  \
-                                                                      "|| p.value, ', "                      \
-                                                                      "')" PTB_SQL_OTHER_PARAMS              \
-                                                                      " AS other_params,"                    \
-                                                                      " (SELECT group_concat(p.key || ' ' "  \
-                                                                      "|| "                                  \
-                                                                      "p.value, " PTB_SQL_SEP                \
-                                                                      ")" PTB_SQL_OTHER_PARAMS               \
-                                                                      " AS other_tokens,"                    \
-                                                                      " CASE WHEN (SELECT count(*) FROM "    \
-                                                                      "repetition AS p "                     \
-                                                                      "WHERE p.run_id = run.id) > 1"         \
-                                                                      " THEN repetition.ordinal + 1 END AS " \
-                                                                      "repetition"                           \
-                                                                      " FROM run JOIN repetition ON "        \
-                                                                      "repetition.run_id = "                 \
-                                                                      "run.id"                               \
-                                                                      " JOIN bench_case ON "                 \
-                                                                      "bench_case.repetition_id = "          \
-                                                                      "repetition.id"                        \
-                                                                      " WHERE run.id IN (SELECT value FROM " \
-                                                                      "json_each(?1))) "
+    " median_ns, p99_ns, min_ns, max_ns, cv, ci_confidence,"                                                 \
+    " " PTB_SQL_CI("ci_low_ns") ", " PTB_SQL_CI("ci_high_ns") ","                                            \
+    " repetition.ordinal AS ordinal, repetition.id AS repetition_id, run.id AS run_id,"                      \
+    " run.simulated AS simulated, run.version AS version, run.git_revision AS revision,"                     \
+    " " PTB_SQL_RUN_NAME " AS run_name, " PTB_SQL_CPUS " AS cpus,"                                           \
+    " CASE WHEN run.simulated THEN ' [SIMULATED DEVICE]' ELSE '' END AS sim,"                                \
+    " bench_case.ranks || CASE bench_case.ranks WHEN 1 THEN ' rank' ELSE ' ranks' END AS ranks_text,"        \
+    " bench_case.hosts || CASE bench_case.hosts WHEN 1 THEN ' host' ELSE ' hosts' END AS hosts_text,"        \
+    " coalesce(bench_case.mode, 'unknown') || ' mode' AS mode_text,"                                         \
+    " CASE bench_case.combine WHEN 'max' THEN 'time = maximum over ranks'"                                   \
+    " WHEN 'avg' THEN 'time = average over ranks'"                                                           \
+    " ELSE coalesce('time = ' || bench_case.combine, '') END AS combine_text,"                               \
+    " " PTB_SQL_PARAM("comm") " AS comm, " PTB_SQL_PARAM("algo") " AS algo,"                                 \
+    " " PTB_SQL_PARAM("type") " AS type, " PTB_SQL_PARAM("op") " AS op, " PTB_SQL_PARAM("root") " AS root,"  \
+    " CAST(" PTB_SQL_PARAM("count") " AS INTEGER) AS count,"                                                 \
+    " CASE " PTB_SQL_PARAM("place") " WHEN 'in' THEN 'in-place' ELSE 'out-of-place' END AS place,"           \
+    " (SELECT group_concat(p.key || ' ' || p.value, ', ')" PTB_SQL_OTHER_PARAMS " AS other_params,"          \
+    " (SELECT group_concat(p.key || ' ' || p.value, " PTB_SQL_SEP ")" PTB_SQL_OTHER_PARAMS                   \
+    " AS other_tokens,"                                                                                      \
+    " CASE WHEN (SELECT count(*) FROM repetition AS p WHERE p.run_id = run.id) > 1"                          \
+    " THEN repetition.ordinal + 1 END AS repetition"                                                         \
+    " FROM run JOIN repetition ON repetition.run_id = run.id"                                                \
+    " JOIN bench_case ON bench_case.repetition_id = repetition.id"                                           \
+    " WHERE run.id IN (SELECT value FROM json_each(?1))) "
+// clang-format on
 
 #define PTB_SQL_METRIC(name)                                                                                 \
     "(SELECT value FROM metric WHERE metric.case_id = c.id AND metric.name = '" name "')"
@@ -134,10 +113,12 @@
     "c.cpus || ', ' || c.hosts_text || ', ' || c.mode_text || ', ' || c.combine_text"                        \
     " || coalesce(', ' || c.other_params, '')"
 // Conditions of a step's case, for `tokens`.
+// clang-format off
 #define PTB_SQL_STEP_CONDITIONS                                                                              \
     "coalesce('comm ' || c.comm, '') || " PTB_SQL_SEP                                                        \
     " || coalesce('global batch ' || " PTB_SQL_STEP_PARAM("batch") ", '') || " PTB_SQL_SEP                   \
-                                                                   " || " PTB_SQL_CONDITIONS
+    " || " PTB_SQL_CONDITIONS
+// clang-format on
 
 // What a collective's figure is about, and its curve's own name.
 #define PTB_SQL_COLLECTIVE                                                                                   \
