@@ -30,13 +30,9 @@ static bool is_telling(const ptb_opt_set *set, const ptb_case *c, const ptb_para
     const ptb_opt *opt = find_option(set, p->name);
     if (!opt)
         return false;
-    if (opt->def)
-        return strcmp(opt->def, p->value) != 0;
-    // Without a default: whatever stands for "not given" is not worth a word.
-    if (opt->type != PTB_OPT_STRING && opt->type != PTB_OPT_CHOICE)
-        return true;
-    const char *given = *(char *const *)((const char *)set->config + opt->offset);
-    return given && *given;
+    if (opt->type != PTB_OPT_LIST) // all cases have the same
+        return !ptb_opts_is_default(set, opt);
+    return !opt->def || strcmp(opt->def, p->value) != 0;
 }
 
 void ptb_case_label(const ptb_part *part, const ptb_case *c, ptb_text *out)

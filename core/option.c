@@ -284,6 +284,27 @@ void ptb_opts_render(const ptb_opt_set *set, size_t i, ptb_text *out)
     }
 }
 
+bool ptb_opts_is_default(const ptb_opt_set *set, const ptb_opt *opt)
+{
+    const void *field = field_of(set, opt);
+    parsed_value value = {.size = 0};
+    double number;
+    if (is_text(opt->type))
+        return strcmp(opt->def ? opt->def : "", *(char *const *)field ? *(char *const *)field : "") == 0;
+    if (opt->def)
+        parse_value(opt->type, opt->def, &value, &number);
+    switch (opt->type) {
+    case PTB_OPT_BOOL:
+        return *(const bool *)field == value.flag;
+    case PTB_OPT_INT:
+        return *(const int64_t *)field == value.integer;
+    case PTB_OPT_SIZE:
+        return *(const uint64_t *)field == value.size;
+    default:
+        return *(const double *)field == value.real;
+    }
+}
+
 void ptb_opts_copy(const ptb_opt_set *set, void *copy)
 {
     // Field by field, so that padding and fields outside the table stay as the caller made them.

@@ -61,6 +61,8 @@ ptb_status ptb_opts_parse(const ptb_opt_set *sets, size_t set_count, int argc, c
                           const char **words, size_t max_words, size_t *word_count);
 // The value of field i as canonical text, as it would be typed. Appends to `out`.
 void ptb_opts_render(const ptb_opt_set *set, size_t i, ptb_text *out);
+// The field has the value that ptb_opts_defaults gives it.
+bool ptb_opts_is_default(const ptb_opt_set *set, const ptb_opt *opt);
 // What -1 stands for ("the preset's"), and where its "; -1: " begins in the help; NULL: -1 is no word.
 const char *ptb_opt_minus_one(const ptb_opt *opt, size_t *begin);
 // What stands for the value in help, such as "N"; NULL for a yes or no.

@@ -37,6 +37,9 @@ static void test_labels(void **state)
     check_label("step", "--layers=6", "data", "generator", "step comm=host bytes=1M");
     check_label("step", "--micro-batches=4", "micro_batches", "4", "step comm=host bytes=1M micro_batches=4");
     check_label("step", "--layers=6", "lr_warmup", "10", "step comm=host bytes=1M");
+    check_label("step", "--layers=6", "lr", "0.001", "step comm=host bytes=1M");
+    check_label("step", "--lr=0.002", "lr", "0.002", "step comm=host bytes=1M lr=0.002");
+    check_label("step", "--strategy=fsdp", "in_flight", "2", "step comm=host bytes=1M");
     check_label("step", "--data=a.txt", "data", "a.txt", "step comm=host bytes=1M data=a.txt");
 }
 
