@@ -159,6 +159,11 @@ ptb_status ptb_event_sync(ptb_event *event)
     return event->ops->event_sync(event);
 }
 
+ptb_status ptb_event_query(ptb_event *event, bool *reached)
+{
+    return event->ops->event_query(event, reached);
+}
+
 ptb_status ptb_graph_begin(ptb_stream *stream)
 {
     if (stream->ops->graph_begin)

@@ -92,6 +92,7 @@ typedef struct {
     ptb_status (*event_record)(ptb_event *event, ptb_stream *stream);
     ptb_status (*event_wait)(ptb_stream *stream, ptb_event *event); // the stream waits, not the caller
     ptb_status (*event_sync)(ptb_event *event);                     // the caller waits
+    ptb_status (*event_query)(ptb_event *event, bool *reached);     // nobody waits
     // Between any two of this device's memory and host memory. Host memory that is not from alloc_host may
     // make the caller wait until it has been read or written.
     ptb_status (*copy)(ptb_stream *stream, void *to, const void *from, size_t bytes);
@@ -181,6 +182,9 @@ void ptb_event_free(ptb_event *event);
 ptb_status ptb_event_record(ptb_event *event, ptb_stream *stream);
 ptb_status ptb_event_wait(ptb_stream *stream, ptb_event *event);
 ptb_status ptb_event_sync(ptb_event *event);
+// Whether a wait would return at once. What was done before the latest record is then seen by the caller and
+// by what it enqueues.
+ptb_status ptb_event_query(ptb_event *event, bool *reached);
 // UNSUPPORTED, logged, where the device has no graphs.
 ptb_status ptb_graph_begin(ptb_stream *stream);
 ptb_status ptb_graph_end(ptb_stream *stream, ptb_graph **graph);

@@ -199,6 +199,7 @@ static const ptb_device_ops cuda_ops = {
     .event_record = ptb_cuda_event_record,
     .event_wait = ptb_cuda_event_wait,
     .event_sync = ptb_cuda_event_sync,
+    .event_query = ptb_cuda_event_query,
     .copy = cuda_copy,
     .set = cuda_set,
     .fill = ptb_cuda_fill,

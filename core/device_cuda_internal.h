@@ -68,6 +68,7 @@ void ptb_cuda_event_free(ptb_event *event);
 ptb_status ptb_cuda_event_record(ptb_event *event, ptb_stream *stream);
 ptb_status ptb_cuda_event_wait(ptb_stream *stream, ptb_event *event);
 ptb_status ptb_cuda_event_sync(ptb_event *event);
+ptb_status ptb_cuda_event_query(ptb_event *event, bool *reached);
 ptb_status ptb_cuda_graph_begin(ptb_stream *stream);
 ptb_status ptb_cuda_graph_end(ptb_stream *stream, ptb_graph **graph);
 ptb_status ptb_cuda_graph_launch(ptb_graph *graph, ptb_stream *stream);

@@ -179,6 +179,19 @@ ptb_status ptb_cuda_event_sync(ptb_event *event)
     return PTB_CUDA_CHECK(e->device, cudaEventSynchronize(e->event));
 }
 
+ptb_status ptb_cuda_event_query(ptb_event *event, bool *reached)
+{
+    ptb_cuda_event *e = (ptb_cuda_event *)event;
+    if (atomic_load(&e->device->is_lost))
+        return PTB_LOST;
+    cudaError_t error = cudaEventQuery(e->event);
+    *reached = error == cudaSuccess;
+    if (error != cudaErrorNotReady)
+        return PTB_CUDA_CHECK(e->device, error);
+    cudaGetLastError(); // "not ready" is remembered as an error too
+    return PTB_OK;
+}
+
 // Thread-local: what other threads do meanwhile (a library's own, the watch) does not spoil the recording.
 ptb_status ptb_cuda_graph_begin(ptb_stream *stream)
 {

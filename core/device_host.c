@@ -329,6 +329,13 @@ static ptb_status host_event_sync(ptb_event *event)
     return PTB_OK;
 }
 
+static ptb_status host_event_query(ptb_event *event, bool *reached)
+{
+    host_event *e = (host_event *)event;
+    *reached = !e->progress || gate_reached(&e->progress->finished, e->count);
+    return PTB_OK;
+}
+
 typedef struct {
     void *to;
     const void *from;
@@ -537,6 +544,7 @@ static const ptb_device_ops host_ops = {
     .event_record = host_event_record,
     .event_wait = host_event_wait,
     .event_sync = host_event_sync,
+    .event_query = host_event_query,
     .copy = host_copy,
     .set = host_set,
     .fill = host_fill,

@@ -294,6 +294,13 @@ static void test_event_orders_streams(void **state)
     ptb_stream_free(b);
 }
 
+static bool is_reached(ptb_event *event)
+{
+    bool reached;
+    assert_int_equal(ptb_event_query(event, &reached), PTB_OK);
+    return reached;
+}
+
 static void test_unrecorded_event(void **state)
 {
     (void)state;
@@ -301,6 +308,7 @@ static void test_unrecorded_event(void **state)
     ptb_event *event = new_event();
     assert_int_equal(ptb_event_wait(stream, event), PTB_OK);
     assert_int_equal(ptb_event_sync(event), PTB_OK);
+    assert_true(is_reached(event));
     assert_int_equal(ptb_stream_sync(stream), PTB_OK);
     ptb_event_free(event);
     ptb_stream_free(stream);
@@ -326,11 +334,13 @@ static void test_event_recorded_again(void **state)
     assert_int_equal(count, 0);
     enqueue_hold(slow, &second);
     ptb_event_record(event, slow); // not reached until `second`
+    assert_false(is_reached(event));
     atomic_store(&first, 1);
     ptb_stream_sync(waiting); // would hang if it waited for the later record
     assert_int_equal(count, 1);
     atomic_store(&second, 1);
     assert_int_equal(ptb_event_sync(event), PTB_OK);
+    assert_true(is_reached(event));
     ptb_event_free(event);
     ptb_stream_free(slow);
     ptb_stream_free(quick);

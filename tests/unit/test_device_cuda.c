@@ -347,6 +347,9 @@ static void test_events(void **state)
     assert_int_equal(ptb_event_new(f->device, &idle), PTB_OK);
     assert_int_equal(ptb_event_wait(f->stream, idle), PTB_OK); // never recorded: holds nobody up
     assert_int_equal(ptb_event_sync(idle), PTB_OK);
+    bool reached = false;
+    assert_int_equal(ptb_event_query(idle, &reached), PTB_OK);
+    assert_true(reached);
     for (int i = 0; i < 2; i++)
         assert_int_equal(ptb_event_new(f->device, &events[i]), PTB_OK);
     ptb_stream_set(streams[0], f->buffers[0], 1, f->bytes);
@@ -359,11 +362,14 @@ static void test_events(void **state)
         f->device->ops->reduce(streams[mine], PTB_U8, PTB_SUM, f->buffers[1], f->buffers[1], f->buffers[0],
                                f->bytes);
         ptb_event_record(events[mine], streams[mine]);
+        assert_int_equal(ptb_event_query(events[mine], &reached), PTB_OK); // spoils no later call
     }
     ptb_event_wait(f->stream, events[(ROUNDS - 1) % 2]);
     memset(f->wanted, ROUNDS, f->bytes);
     assert_fetched(f, 1, "forty rounds");
     assert_int_equal(ptb_event_sync(events[1]), PTB_OK);
+    assert_int_equal(ptb_event_query(events[1], &reached), PTB_OK);
+    assert_true(reached);
     for (int i = 0; i < 2; i++)
         ptb_event_free(events[i]);
     ptb_event_free(idle);
