@@ -151,6 +151,15 @@ static ptb_status warm_up_as_asked(ptb_runner *runner, ptb_case_result *result)
     return warm_up_until_stable(runner, result);
 }
 
+static ptb_status fix_batch(ptb_runner *runner, ptb_bench_run *run, const ptb_case *c,
+                            ptb_case_result *result)
+{
+    result->mode = "back-to-back";
+    result->batch = c->batch;
+    ptb_sampler_begin(&runner->sampler, run, c->batch);
+    return warm_up(runner, 1, result); // tells how long a sample takes
+}
+
 // Decides latency or back-to-back and the batch, from the time of single operations just seen.
 static ptb_status choose_batch(ptb_runner *runner, ptb_bench_run *run, const ptb_case *c,
                                ptb_case_result *result)
@@ -159,6 +168,8 @@ static ptb_status choose_batch(ptb_runner *runner, ptb_bench_run *run, const ptb
     const char *asked = runner->measure->mode;
     result->mode = "latency";
     result->batch = 1;
+    if (c->batch)
+        return fix_batch(runner, run, c, result);
     if (runner->bench->defaults.latency_only || c->fixed_batch || strcmp(asked, "latency") == 0)
         return PTB_OK;
     if (s->count == 0)
