@@ -13,6 +13,7 @@
 #include "strategies/step_memory.h"
 #include "strategies/step_metrics.h"
 #include "strategies/step_profile.h"
+#include "strategies/step_staleness.h"
 #include "strategies/step_verify.h"
 #include "strategies/trainer.h"
 
@@ -151,6 +152,7 @@ struct ptb_bench_run {
     ptb_step_breakdown *breakdown;
     ptb_step_memory memory;
     ptb_step_experts experts;
+    ptb_step_staleness staleness;
     ptb_step_hashes hashes; // of the parameters
     ptb_layout cut;         // this rank's part of the model
 };
@@ -339,6 +341,12 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
     ptb_step_point point = point_of(run, run->next++);
     ptb_step_division d;
     PTB_TRY(divide(run, point.strategy, &d));
+    ptb_step_setting setting = {.mesh = &d.mesh,
+                                .type = ptb_step_type(point.precision),
+                                .graph = run->config->graph,
+                                .overlap = run->config->overlap};
+    if (ptb_strategy_data(d.strategy)->clocks)
+        c->batch = PTB_STEP_TOGETHER;
     point.mesh = d.asked[0] ? d.asked : NULL;
     point.tensor = d.mesh.size[PTB_MESH_TP] > 1;
     point.experts = d.mesh.size[PTB_MESH_EP] > 1;
@@ -352,11 +360,10 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
         snprintf(c->skip, sizeof c->skip, "the kernels %s do not compute in %s", run->kernels->plugin.name,
                  point.precision);
     if (!d.skip[0])
-        (void)ptb_step_data_possible(&run->config->data_parallel, point.strategy, &d.mesh,
-                                     ptb_step_type(point.precision), run->config->graph, c->skip);
+        (void)ptb_step_data_possible(&run->config->data_parallel, point.strategy, &setting, c->skip);
     // At 100 GFLOP/s a rank: only for the progress line.
     double tokens = (double)(run->batch * run->layout.shape.sequence) / run->env.world->size;
-    c->estimate_s = ptb_layout_flops_palm(&run->layout) * tokens / 100e9;
+    c->estimate_s = ptb_layout_flops_palm(&run->layout) * tokens / 100e9 * (c->batch ? (double)c->batch : 1);
     *more = true;
     return PTB_OK;
 }
@@ -434,7 +441,8 @@ static ptb_status step_reset(ptb_bench_run *run)
     const ptb_span *spans = ptb_trace_spans(run->trace, &count, &dropped);
     // Timed steps of a device that records its work itself are not recorded: unknown.
     size_t unknown = dropped + ptb_step_is_captured(run->trainer);
-    PTB_TRY(ptb_step_breakdown_add(run->breakdown, spans, count, unknown, run->trainer->steps));
+    PTB_TRY(ptb_step_breakdown_add(run->breakdown, spans, count, unknown, run->trainer->clocks > 0,
+                                   run->trainer->steps));
     for (size_t i = 0; i < count; i++)
         ptb_trace_record(run->env.trace, &spans[i]);
     ptb_trace_clear(run->trace);
@@ -445,7 +453,7 @@ static ptb_status step_iterate(ptb_bench_run *run, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++)
         PTB_TRY(ptb_trainer_step(run->trainer));
-    return PTB_OK;
+    return ptb_trainer_drain(run->trainer);
 }
 
 static ptb_status step_verify(ptb_bench_run *run, ptb_verdict *verdict)
@@ -463,6 +471,7 @@ static ptb_status step_metrics(ptb_bench_run *run, const ptb_timing *timing, ptb
     PTB_TRY(ptb_step_memory_metrics(&run->memory, run->trainer, &memory));
     PTB_TRY(ptb_step_metrics(run->trainer, timing->time_ns.median, metrics));
     PTB_TRY(ptb_step_experts_metrics(&run->experts, run->trainer, metrics));
+    PTB_TRY(ptb_step_staleness_metrics(&run->staleness, run->trainer, metrics));
     PTB_TRY(ptb_step_profile(run->trainer, run->env.trace, run->breakdown, timing->time_ns.median, &profiled,
                              metrics));
     PTB_TRY(ptb_step_breakdown_metrics(run->breakdown, run->env.world, run->trainer->steps,
@@ -511,8 +520,12 @@ static bool step_series(ptb_bench_run *run, size_t i, ptb_series *series)
                                 {.name = "loss_scale", .unit = "", .values = t->scales}};
     // The scale is a series only where it changes.
     size_t count = sizeof steps / sizeof *steps - !t->config.optimizer.dynamic;
-    if (i >= count + PTB_STEP_MEMORY_SERIES)
-        return ptb_step_experts_series(&run->experts, i - count - PTB_STEP_MEMORY_SERIES, series);
+    if (i == count + PTB_STEP_MEMORY_SERIES && ptb_step_staleness_series(&run->staleness, series))
+        return true;
+    if (i >= count + PTB_STEP_MEMORY_SERIES) {
+        size_t before = count + PTB_STEP_MEMORY_SERIES + (run->staleness.count > 0);
+        return ptb_step_experts_series(&run->experts, i - before, series);
+    }
     *series = i < count ? steps[i] : ptb_step_memory_series(&run->memory, i - count);
     if (i < count)
         series->count = (size_t)t->steps;
@@ -526,6 +539,7 @@ static void step_finish(ptb_bench_run *run)
     ptb_trace_free(run->trace);
     ptb_step_memory_release(&run->memory);
     ptb_step_experts_release(&run->experts);
+    ptb_step_staleness_release(&run->staleness);
     ptb_layout_release(&run->cut);
     run->trainer = NULL;
     run->breakdown = NULL;

@@ -9,7 +9,7 @@
 #include "strategies/mesh.h"
 
 typedef struct {
-    int64_t prefetch, in_flight, local_steps;
+    int64_t prefetch, in_flight, local_steps, staleness;
     bool reshard;
 } ptb_step_data;
 
@@ -35,9 +35,13 @@ typedef struct {
          NULL,                                                                                               \
          NULL,                                                                                               \
          "fsdp: a block gives its place to the next after forward; no: all stay whole until they change"},   \
+        {"local-steps", 0,    PTB_OPT_INT, PTB_STEP_DATA_FIELD(type, member, local_steps),           "8", 1, \
+         1 << 30,       NULL, "STEPS",     "local-sgd: steps between two averages of the parameters"},       \
     {                                                                                                        \
-        "local-steps", 0, PTB_OPT_INT, PTB_STEP_DATA_FIELD(type, member, local_steps), "8", 1, 1 << 30,      \
-            NULL, "STEPS", "local-sgd: steps between two averages of the parameters"                         \
+        "staleness", 0, PTB_OPT_INT, PTB_STEP_DATA_FIELD(type, member, staleness), "1", 0, 64, NULL,         \
+            "STEPS",                                                                                         \
+            "async: updates that the parameters of a step may lack, at most; the newest that have arrived "  \
+            "are taken, with --deterministic the oldest. Steps are timed eight at a time, end to end"        \
     }
 
 // USAGE, logged, when settings contradict each other.
@@ -45,8 +49,14 @@ ptb_status ptb_step_data_check(const ptb_step_data *config);
 ptb_data_options ptb_step_data_options(const ptb_step_data *config);
 // What of it identifies a case of this strategy (its name in strategies/strategy.h).
 void ptb_step_data_params(const ptb_step_data *config, const char *strategy, ptb_params *params);
+// What else a case has that a strategy may not go with.
+typedef struct {
+    const ptb_mesh *mesh;
+    ptb_dtype type;
+    bool graph, overlap;
+} ptb_step_setting;
 // Whether a strategy can be run so; else why not, into reason (PTB_REASON_BYTES).
-bool ptb_step_data_possible(const ptb_step_data *config, const char *strategy, const ptb_mesh *mesh,
-                            ptb_dtype type, bool graph, char *reason);
+bool ptb_step_data_possible(const ptb_step_data *config, const char *strategy,
+                            const ptb_step_setting *setting, char *reason);
 
 #endif

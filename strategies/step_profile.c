@@ -13,14 +13,19 @@ bool ptb_step_is_captured(const ptb_trainer *t)
     return !t->compute->ops->stream_call;
 }
 
-// One step; its spans are in the trainer's trace afterwards.
-static ptb_status profile_step(ptb_trainer *t, double *time_ns)
+// Their spans are in the trainer's trace afterwards. times_ns[steps]: each has its part of the whole.
+static ptb_status profile_steps(ptb_trainer *t, uint64_t steps, double *times_ns)
 {
+    ptb_status status = PTB_OK;
     ptb_trace_clear(t->config.trace);
     PTB_TRY(ptb_capture_start(t->capture));
     int64_t begin_ns = ptb_clock_ns();
-    ptb_status status = ptb_trainer_step(t);
-    *time_ns = (double)(ptb_clock_ns() - begin_ns);
+    for (uint64_t i = 0; i < steps && status == PTB_OK; i++)
+        status = ptb_trainer_step(t);
+    if (status == PTB_OK)
+        status = ptb_trainer_drain(t);
+    for (uint64_t i = 0; i < steps; i++)
+        times_ns[i] = (double)(ptb_clock_ns() - begin_ns) / (double)steps;
     ptb_status stopped = ptb_capture_stop(t->capture);
     return status == PTB_OK ? stopped : status;
 }
@@ -29,7 +34,7 @@ static ptb_status take_spans(ptb_trainer *t, ptb_trace *to, uint64_t lost, ptb_s
 {
     size_t count, dropped;
     const ptb_span *spans = ptb_trace_spans(t->config.trace, &count, &dropped);
-    PTB_TRY(ptb_step_breakdown_add(breakdown, spans, count, dropped + (size_t)lost, t->steps));
+    PTB_TRY(ptb_step_breakdown_add(breakdown, spans, count, dropped + (size_t)lost, t->clocks > 0, t->steps));
     for (size_t i = 0; i < count; i++)
         ptb_trace_record(to, &spans[i]);
     return PTB_OK;
@@ -50,9 +55,10 @@ ptb_status ptb_step_profile(ptb_trainer *t, ptb_trace *to, ptb_step_breakdown *b
         return PTB_OK;
     }
     uint64_t more = t->config.max_steps - t->steps, wanted = more < PROFILED_STEPS ? more : PROFILED_STEPS;
-    for (; *steps < wanted; (*steps)++) {
+    uint64_t at_once = t->clocks ? wanted : 1; // where one goes on in the next
+    for (; *steps < wanted; *steps += at_once) {
         uint64_t lost = t->capture->stats.dropped;
-        PTB_TRY(ptb_world_agree(t->config.world, profile_step(t, &times_ns[*steps])));
+        PTB_TRY(ptb_world_agree(t->config.world, profile_steps(t, at_once, &times_ns[*steps])));
         PTB_TRY(take_spans(t, to, t->capture->stats.dropped - lost, breakdown));
     }
     ptb_trace_clear(t->config.trace);

@@ -1,6 +1,6 @@
 // See strategy.h. Letters: N parameters, d data-parallel ranks, t, c, e ranks of tp, cp, ep; L layers, s
 // sequence, b sequences of a rank, h hidden, w bytes of the compute type, K experts of a token, m
-// microbatches.
+// microbatches, k and s the options --local-steps and --staleness.
 #include "strategies/strategy.h"
 
 #include "core/log.h"
@@ -52,6 +52,13 @@ static const ptb_strategy strategies[] = {
      .memory = "as ddp",
      .volume = "2 (d-1)/d x 4 N / k bytes",
      .data = "local_sgd",
+     .axis = PTB_MESH_SHARD},
+    {.name = "async",
+     .summary = "parameter server cut over ranks; steps compute with parameters up to s updates old",
+     .shards = "optimizer state",
+     .memory = "8 (s+1) + 12/d bytes a parameter in f32, 6 (s+1) + 12/d in 16 bits",
+     .volume = "(d-1)/d x (4 + w) N bytes, beside compute of later steps",
+     .data = "async",
      .axis = PTB_MESH_SHARD},
     {.name = "tp",
      .summary = "every layer's matrices are cut; activations are summed twice a block (Megatron)",

@@ -92,6 +92,17 @@ static ptb_data_ranks group_ranks(const ptb_trainer_config *c, ptb_lane_use redu
         .place = ptb_mesh_place(&c->mesh, ptb_lanes_axes(shard, &c->mesh, c->strategy->shards))};
 }
 
+static size_t clocks_of(const ptb_trainer_config *c)
+{
+    return c->strategy->clocks ? (size_t)c->strategy->clocks(&c->data_options) : 0;
+}
+
+static size_t loss_bytes(const ptb_trainer_config *c)
+{
+    size_t clocks = clocks_of(c);
+    return (clocks ? clocks : 1) * sizeof(double);
+}
+
 static ptb_data_env data_env(const ptb_trainer_config *c)
 {
     bool shards = c->strategy->shards;
@@ -110,6 +121,7 @@ static ptb_data_env data_env(const ptb_trainer_config *c)
         .threads = host_threads(c),
         .bucket_bytes = c->bucket_bytes,
         .overlap = c->overlap,
+        .deterministic = c->deterministic,
         .micro_batches = c->micro_batches,
         .options = c->data_options};
 }
@@ -140,7 +152,7 @@ void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_C
         ptb_context_memory(model.context, bytes);
     c->strategy->memory(&env, bytes);
     bytes[PTB_MEMORY_OPTIMIZER] += sizeof(ptb_update) + sizeof(double);
-    bytes[PTB_MEMORY_COMMUNICATION] += sizeof(double); // the loss
+    bytes[PTB_MEMORY_COMMUNICATION] += loss_bytes(c);
     bytes[PTB_MEMORY_WORKSPACE] += c->kernels->stream_workspace(c->threads);
 }
 
@@ -212,10 +224,26 @@ static ptb_status make_input(ptb_trainer *t)
                                  (void **)&t->input);
 }
 
+static ptb_status make_updated(ptb_trainer *t)
+{
+    t->updated = calloc(t->clocks + 1, sizeof(ptb_event *));
+    if (!t->updated) {
+        ptb_error("no memory for the events of %zu steps", t->clocks + 1);
+        return PTB_NO_MEMORY;
+    }
+    for (size_t i = 0; i <= t->clocks; i++)
+        PTB_TRY(ptb_event_new(t->device, &t->updated[i]));
+    return PTB_OK;
+}
+
 static ptb_status make_update(ptb_trainer *t)
 {
     ptb_device *device = t->device;
-    PTB_TRY(ptb_device_alloc_host(device, sizeof *t->shared, (void **)&t->shared));
+    t->clocks = clocks_of(&t->config);
+    PTB_TRY(ptb_device_alloc_host(device, (t->clocks + 1) * sizeof *t->clock, (void **)&t->clock));
+    t->shared = t->clock;
+    if (t->clocks)
+        PTB_TRY(make_updated(t));
     t->shared->update = ptb_optimizer_start(&t->config.optimizer);
     PTB_TRY(ptb_device_alloc(device, PTB_MEMORY_OPTIMIZER, sizeof *t->update, (void **)&t->update));
     PTB_TRY(ptb_device_alloc(device, PTB_MEMORY_OPTIMIZER, sizeof *t->sum_squares, (void **)&t->sum_squares));
@@ -320,6 +348,7 @@ static ptb_status open_data(ptb_trainer *t)
     env.norm = &lane[PTB_LANE_NORM];
     env.update = t->update;
     env.sum_squares = t->sum_squares;
+    env.together = t->together;
     return t->config.strategy->open(&env, &t->data);
 }
 
@@ -341,17 +370,28 @@ static ptb_status open_tensor(ptb_trainer *t)
     return ptb_tensor_axis_open(&env, &t->tensor);
 }
 
+// Where ranks that compute together have to agree before a step.
+static ptb_status make_together(ptb_trainer *t)
+{
+    const unsigned axes = PTB_MESH_ALL & ~(1u << PTB_MESH_SHARD | 1u << PTB_MESH_REPLICATE);
+    const ptb_trainer_config *c = &t->config;
+    if (!t->clocks || ptb_mesh_size(&c->mesh, axes) == 1)
+        return PTB_OK;
+    return ptb_mesh_split(&c->mesh, c->world, axes, &t->together);
+}
+
 static ptb_status make_shared(ptb_trainer *t, char *reason)
 {
     const ptb_trainer_config *c = &t->config;
     PTB_TRY(make_lanes(t));
+    PTB_TRY(ptb_world_agree(c->world, make_together(t)));
     PTB_TRY(ptb_world_agree(c->world, open_experts(t)));
     PTB_TRY(ptb_world_agree(c->world, open_context(t)));
     PTB_TRY(ptb_world_agree(c->world, open_tensor(t)));
     PTB_TRY(ptb_world_agree(c->world, make_model(t)));
     PTB_TRY(ptb_world_agree(c->world, check_collective(t, reason)));
-    ptb_status status = ptb_lane_alloc(&t->lanes.lane[PTB_LANE_LOSS], PTB_MEMORY_COMMUNICATION,
-                                       sizeof *t->loss, (void **)&t->loss);
+    ptb_status status = ptb_lane_alloc(&t->lanes.lane[PTB_LANE_LOSS], PTB_MEMORY_COMMUNICATION, loss_bytes(c),
+                                       (void **)&t->loss);
     PTB_TRY(ptb_world_agree(c->world, status));
     PTB_TRY(ptb_world_agree(c->world, open_data(t)));
     PTB_TRY(ptb_world_agree(c->world, start_prefetch(t)));
@@ -442,15 +482,19 @@ void ptb_trainer_free(ptb_trainer *t)
     ptb_prefetch_stop(t->prefetch);
     if (t->data)
         t->data->ops->close(t->data);
-    ptb_lane_free(&t->lanes.lane[PTB_LANE_LOSS], PTB_MEMORY_COMMUNICATION, sizeof *t->loss, t->loss);
+    ptb_lane_free(&t->lanes.lane[PTB_LANE_LOSS], PTB_MEMORY_COMMUNICATION, loss_bytes(&t->config), t->loss);
     ptb_tensor_axis_close(t->tensor);
     ptb_expert_axis_close(t->experts);
     ptb_context_close(&t->context);
     ptb_lanes_release(&t->lanes);
+    ptb_world_close(t->together);
     ptb_model_free(t->model);
     ptb_device_free(t->device, t->sum_squares);
     ptb_device_free(t->device, t->update);
-    ptb_device_free_host(t->device, t->shared);
+    ptb_device_free_host(t->device, t->clock);
+    for (size_t i = 0; t->updated && i <= t->clocks; i++)
+        ptb_event_free(t->updated[i]);
+    free(t->updated);
     ptb_device_free_host(t->device, t->input);
     ptb_event_free(t->joined);
     ptb_stream_free(t->communication);

@@ -44,10 +44,10 @@ typedef struct {
     size_t max_steps; // of which losses and the like are kept
 } ptb_trainer_config;
 
-// Host memory that the device copies from and to.
+// Host memory that the device copies from and to, of a step.
 typedef struct {
-    float rate; // learning rate of the step that runs
-    // What the device decided in a step, after it.
+    float rate; // learning rate
+    // What the device decided in it, once its update is done.
     ptb_update update;
     double sum_squares, loss;
 } ptb_trainer_shared;
@@ -64,10 +64,16 @@ typedef struct {
     ptb_context_axis context; // ops NULL: sequences are whole
     ptb_model *model;
     ptb_data *data;
-    double *loss;        // device memory, from the communicator
+    double *loss;        // [most steps on their way, 1 at least]: device memory, from the communicator
     ptb_update *update;  // device memory
     double *sum_squares; // device memory: of the gradient
-    ptb_trainer_shared *shared;
+    // Steps whose updates may be on their way at once (ptb_data_parallel.clocks); 0: a step ends with its
+    // own.
+    size_t clocks;
+    ptb_trainer_shared *clock;  // [clocks + 1]: of step i at i % (clocks + 1)
+    ptb_event **updated;        // [clocks + 1]: what is copied to it is there; NULL without clocks
+    ptb_trainer_shared *shared; // of the last step that is recorded
+    ptb_world *together;        // ptb_data_env
     ptb_prefetch *prefetch;
     ptb_prefetch_batch batch; // of the step that runs
     size_t rows;              // tokens of a microbatch
@@ -81,7 +87,8 @@ typedef struct {
     ptb_phase phase;
     int unit, micro_batch;
     // What happened so far.
-    uint64_t steps;             // done
+    uint64_t steps;             // done; with clocks: computed
+    uint64_t recorded;          // of them, those whose update is done and whose loss and the like are known
     uint64_t starved;           // of them, those whose batch was not ready when it was asked for
     int64_t waited_ns, fill_ns; // for batches; what the prefetch thread took to fill them
     // One a step, [max_steps]: mean loss over the global batch; norm of its gradient before clipping;
@@ -95,7 +102,11 @@ typedef struct {
 ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_trainer **trainer);
 void ptb_trainer_free(ptb_trainer *trainer); // collective
 // Trains one step and waits for it; allocates nothing (but where it records a graph, in the second step).
+// With clocks it waits for compute alone: updates, losses and the like of the last steps are on their way.
 ptb_status ptb_trainer_step(ptb_trainer *trainer);
+// Waits until all steps are recorded; streams are idle then. Before anything is read of a trainer with
+// clocks.
+ptb_status ptb_trainer_drain(ptb_trainer *trainer);
 // Told by the model while a step is enqueued: the open span ends, one of `phase` begins. context: the
 // trainer.
 ptb_status ptb_trainer_phase(void *context, ptb_phase phase);

@@ -1,5 +1,6 @@
 // One training step, enqueued whole: for each microbatch forward, loss, backward; then the optimizer, over
-// two streams. The host waits only for its batch and for the end. Whatever changes from step to step is in
+// two streams. The host waits only for its batch and for the end; where updates go on beside later steps, for
+// the end of compute, and takes down what has arrived by then. Whatever changes from step to step is in
 // memory that the device reads (the batch, the learning rate, what ptb_update holds), so that a step can be
 // recorded as a graph and replayed; dropout's seeds and packed batches' number of targets are not, and are
 // refused with a graph (step_config.c).
@@ -77,6 +78,16 @@ static ptb_status begin_microbatch(ptb_trainer *t)
     return ptb_model_begin(t->model, 0, &place);
 }
 
+static ptb_trainer_shared *shared_of(const ptb_trainer *t, uint64_t step)
+{
+    return &t->clock[step % (t->clocks + 1)];
+}
+
+static double *loss_of(const ptb_trainer *t)
+{
+    return t->loss + (t->clocks ? t->steps % t->clocks : 0);
+}
+
 static ptb_status forward(ptb_trainer *t)
 {
     const ptb_data_parallel *ops = t->data->ops;
@@ -89,7 +100,7 @@ static ptb_status forward(ptb_trainer *t)
         PTB_TRY(ptb_model_forward(t->model, 0, u, &memory));
         if (u + 1 == units)
             PTB_TRY(ptb_model_loss(t->model, 0, &memory, t->micro_batch > 0,
-                                   t->micro_batch > 0 && !ops->every_microbatch, t->loss));
+                                   t->micro_batch > 0 && !ops->every_microbatch, loss_of(t)));
         PTB_TRY(close_span(t));
         PTB_TRY(ops->after_forward(t->data, u));
     }
@@ -100,16 +111,13 @@ static ptb_status forward(ptb_trainer *t)
 static ptb_status reduce_loss(ptb_trainer *t)
 {
     ptb_lane *lane = &t->lanes.lane[PTB_LANE_LOSS];
-    ptb_coll call = {.kind = PTB_ALL_REDUCE,
-                     .send = t->loss,
-                     .recv = t->loss,
-                     .count = 1,
-                     .dtype = PTB_F64,
-                     .op = PTB_SUM};
+    double *loss = loss_of(t);
+    ptb_coll call = {
+        .kind = PTB_ALL_REDUCE, .send = loss, .recv = loss, .count = 1, .dtype = PTB_F64, .op = PTB_SUM};
     PTB_TRY(ptb_lane_fork(lane));
     if (lane->size > 1)
         PTB_TRY(ptb_lane_collective(lane, &call, "all_reduce.loss"));
-    return ptb_stream_copy(lane->stream, &t->shared->loss, t->loss, sizeof *t->loss);
+    return ptb_stream_copy(lane->stream, &shared_of(t, t->steps)->loss, loss, sizeof *loss);
 }
 
 static ptb_status tell_ready(void *context, size_t unit, size_t first)
@@ -138,13 +146,23 @@ static ptb_status backward(ptb_trainer *t)
     return PTB_OK;
 }
 
+static ptb_status set_rate(ptb_trainer *t, ptb_stream *stream)
+{
+    float *rate = &shared_of(t, t->steps)->rate;
+    return ptb_stream_copy(stream, &t->update->rate, rate, sizeof *rate);
+}
+
 // The optimizer, and what it decided for the host to see after the step.
 static ptb_status optimize(ptb_trainer *t)
 {
+    ptb_trainer_shared *shared = shared_of(t, t->steps);
+    ptb_stream *stream = ptb_data_stream(t->data);
+    if (t->clocks) // updates of steps before are on their way
+        PTB_TRY(set_rate(t, stream));
     PTB_TRY(t->data->ops->optimize(t->data));
-    PTB_TRY(ptb_stream_copy(t->compute, &t->shared->update, t->update, sizeof t->shared->update));
-    return ptb_stream_copy(t->compute, &t->shared->sum_squares, t->sum_squares,
-                           sizeof t->shared->sum_squares);
+    PTB_TRY(ptb_stream_copy(stream, &shared->update, t->update, sizeof shared->update));
+    PTB_TRY(ptb_stream_copy(stream, &shared->sum_squares, t->sum_squares, sizeof shared->sum_squares));
+    return t->clocks ? ptb_event_record(t->updated[t->steps % (t->clocks + 1)], stream) : PTB_OK;
 }
 
 static ptb_status take_batch(ptb_trainer *t)
@@ -163,7 +181,8 @@ static ptb_status take_batch(ptb_trainer *t)
 static ptb_status enqueue(ptb_trainer *t)
 {
     bool overlap = t->config.overlap;
-    PTB_TRY(ptb_stream_copy(t->compute, &t->update->rate, &t->shared->rate, sizeof t->shared->rate));
+    if (!t->clocks)
+        PTB_TRY(set_rate(t, t->compute));
     PTB_TRY(t->data->ops->begin_step(t->data, t->steps));
     for (t->micro_batch = 0; t->micro_batch < t->config.micro_batches; t->micro_batch++) {
         bool is_last = t->micro_batch + 1 == t->config.micro_batches;
@@ -262,22 +281,50 @@ static void place_batch(ptb_trainer *t)
     batch->start = batch->start ? t->input + 2 * tokens : NULL;
 }
 
+// The first step that is not recorded yet, whose update is done.
 static void record_step(ptb_trainer *t)
 {
     const ptb_optimizer *optimizer = &t->config.optimizer;
-    t->losses[t->steps] = t->shared->loss;
-    t->norms[t->steps] = ptb_optimizer_needs_norm(optimizer)
-                             ? t->shared->update.norm
-                             : sqrt(t->shared->sum_squares) / (double)t->shared->update.loss_scale;
-    t->rates[t->steps] = ptb_optimizer_rate(optimizer, t->steps);
-    t->steps++;
+    uint64_t step = t->recorded++;
+    t->shared = shared_of(t, step);
+    t->losses[step] = t->shared->loss;
+    t->norms[step] = ptb_optimizer_needs_norm(optimizer)
+                         ? t->shared->update.norm
+                         : sqrt(t->shared->sum_squares) / (double)t->shared->update.loss_scale;
+    t->rates[step] = ptb_optimizer_rate(optimizer, step);
 }
 
+static ptb_status record_arrived(ptb_trainer *t)
+{
+    bool reached = true;
+    while (t->recorded < t->steps) {
+        if (t->clocks)
+            PTB_TRY(ptb_event_query(t->updated[t->recorded % (t->clocks + 1)], &reached));
+        if (!reached)
+            return PTB_OK;
+        record_step(t);
+    }
+    return PTB_OK;
+}
+
+// A place for what the step at hand copies to the host. The update that had it before has arrived with the
+// version that the last step computed with, but for these copies behind it.
+static ptb_status make_room(ptb_trainer *t)
+{
+    if (t->steps - t->recorded <= t->clocks)
+        return PTB_OK;
+    PTB_TRY(ptb_event_sync(t->updated[t->recorded % (t->clocks + 1)]));
+    record_step(t);
+    return PTB_OK;
+}
+
+// With clocks, what data-parallel ranks do goes on.
 static ptb_status sync_lanes(ptb_trainer *t)
 {
     ptb_status worst = PTB_OK;
     for (int i = PTB_LANE_COMMUNICATION; i <= PTB_LANE_EP; i++) {
-        if (i > PTB_LANE_COMMUNICATION && t->lanes.stream[i] == t->communication)
+        bool is_main = t->lanes.stream[i] == t->communication;
+        if (is_main && (i > PTB_LANE_COMMUNICATION || t->clocks))
             continue; // a lane of one rank has no stream of its own
         ptb_status status = ptb_stream_sync(t->lanes.stream[i]);
         worst = worst == PTB_OK ? status : worst;
@@ -295,14 +342,32 @@ ptb_status ptb_trainer_step(ptb_trainer *t)
     frame.microbatch = -1;
     frame.begin_ns = ptb_clock_ns();
     t->scales[t->steps] = (double)t->shared->update.loss_scale;
+    PTB_TRY(make_room(t));
     PTB_TRY(take_batch(t));
-    t->shared->rate = (float)ptb_optimizer_rate(&t->config.optimizer, t->steps);
+    shared_of(t, t->steps)->rate = (float)ptb_optimizer_rate(&t->config.optimizer, t->steps);
     if (t->config.graph)
         place_batch(t);
     PTB_TRY(run_step(t));
     ptb_status computed = ptb_stream_sync(t->compute), communicated = sync_lanes(t);
     frame.end_ns = ptb_clock_ns();
     ptb_trace_record(t->config.trace, &frame);
-    record_step(t);
-    return computed != PTB_OK ? computed : communicated;
+    t->steps++;
+    ptb_status recorded = record_arrived(t);
+    return computed != PTB_OK ? computed : communicated != PTB_OK ? communicated : recorded;
+}
+
+ptb_status ptb_trainer_drain(ptb_trainer *t)
+{
+    if (!t->clocks || t->recorded == t->steps)
+        return t->clocks ? ptb_stream_sync(t->communication) : PTB_OK;
+    ptb_span frame = span(t, PTB_SPAN_STEP, PTB_PHASE_NONE, PTB_LANE_MAIN, -1, "drain");
+    frame.microbatch = -1;
+    frame.correlation = t->steps - 1;
+    frame.begin_ns = ptb_clock_ns();
+    ptb_status status = ptb_stream_sync(t->communication);
+    frame.end_ns = ptb_clock_ns();
+    ptb_trace_record(t->config.trace, &frame);
+    while (t->recorded < t->steps)
+        record_step(t);
+    return status;
 }

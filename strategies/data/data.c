@@ -224,7 +224,7 @@ static ptb_status add_range(ptb_data *d, const float *gradients, size_t count)
     ptb_sum_squares args = {
         .sum = e->sum_squares, .values = gradients, .count = count, .accumulate = d->squares_begun};
     d->squares_begun = true;
-    return e->kernels->sum_squares(e->compute, &args);
+    return e->kernels->sum_squares(ptb_data_stream(d), &args);
 }
 
 // Stretches that follow each other and count are one call.
@@ -248,7 +248,7 @@ ptb_status ptb_data_squares_end(ptb_data *d)
 {
     const ptb_data_env *e = &d->env;
     if (!d->squares_begun)
-        PTB_TRY(ptb_stream_set(e->compute, e->sum_squares, 0, sizeof *e->sum_squares));
+        PTB_TRY(ptb_stream_set(ptb_data_stream(d), e->sum_squares, 0, sizeof *e->sum_squares));
     if (e->norm->size == 1)
         return PTB_OK;
     ptb_coll call = {.kind = PTB_ALL_REDUCE,
@@ -257,13 +257,28 @@ ptb_status ptb_data_squares_end(ptb_data *d)
                      .count = 1,
                      .dtype = PTB_F64,
                      .op = PTB_SUM};
-    return ptb_lane_now(e->norm, &call, "all_reduce.norm");
+    if (!d->updates)
+        return ptb_lane_now(e->norm, &call, "all_reduce.norm");
+    PTB_TRY(ptb_timeline_pause(d->updates)); // the lane has the same stream
+    PTB_TRY(ptb_lane_collective(e->norm, &call, "all_reduce.norm"));
+    return ptb_timeline_resume(d->updates);
+}
+
+static ptb_timeline *timeline_of(const ptb_data *d)
+{
+    return d->updates ? d->updates : d->env.timeline;
+}
+
+ptb_stream *ptb_data_stream(const ptb_data *d)
+{
+    return timeline_of(d)->stream;
 }
 
 ptb_status ptb_data_span_open(ptb_data *d, int unit, const char *name)
 {
-    ptb_timeline *timeline = d->env.timeline;
-    ptb_span span = timeline->span;
+    ptb_timeline *timeline = timeline_of(d);
+    ptb_span span = d->env.timeline->span;
+    span.stream = (int16_t)timeline->stream->lane;
     span.kind = PTB_SPAN_OPTIMIZER;
     span.phase = PTB_PHASE_OPTIMIZER;
     span.unit = unit;
@@ -275,5 +290,5 @@ ptb_status ptb_data_span_open(ptb_data *d, int unit, const char *name)
 
 ptb_status ptb_data_span_close(ptb_data *d)
 {
-    return ptb_timeline_close(d->env.timeline);
+    return ptb_timeline_close(timeline_of(d));
 }

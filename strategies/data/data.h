@@ -33,6 +33,7 @@ typedef struct {
     int in_flight;   // blocks whole at a time, at most; 0: depth + 1
     bool keep;       // blocks stay whole until parameters change (no resharding after forward)
     int local_steps; // local-sgd: steps between two averages; 0: 1
+    int staleness;   // async: updates that a step's parameters may lack, at most
 } ptb_data_options;
 
 typedef struct {
@@ -58,6 +59,10 @@ typedef struct {
     int threads;           // processor threads that may make them
     uint64_t bucket_bytes; // gradients reduced in one call, at most
     bool overlap;          // communicate while compute goes on
+    bool deterministic;    // nothing is decided by time
+    // Ranks that compute the same sequences together, each a part of the model or of the sequences; NULL:
+    // this one alone, or a strategy that updates with every step.
+    ptb_world *together;
     int64_t micro_batches; // of a step
     ptb_data_options options;
 } ptb_data_env;
@@ -83,10 +88,21 @@ typedef struct {
     const float *values; /* [count], device memory */
 } ptb_data_part;
 
+// How old the parameters were that steps computed with.
+typedef struct {
+    const uint64_t *steps; /* [bound + 1]: steps of this rank that lacked so many updates */
+    int bound;
+} ptb_data_staleness;
+
 typedef struct {
     ptb_plugin plugin;
     bool shards;           // parts of parameters, gradients or optimizer state are cut over the ranks `shard`
     bool every_microbatch; // wants gradient_ready in every microbatch, whose gradients do not add up then
+    // Steps whose gradients are on their way at once, at most, at these settings. Not NULL: such updates are
+    // enqueued on the stream of the dense shard lane, which compute does not wait for at the end of a step;
+    // whatever of a step (its loss, its learning rate) goes with its update has to be there too. NULL: a step
+    // ends with its update.
+    int (*clocks)(const ptb_data_options *options);
     // Allocates; parameters get their initial values. Collective.
     ptb_status (*open)(const ptb_data_env *env, ptb_data **data);
     void (*close)(ptb_data *data); // collective
@@ -102,13 +118,16 @@ typedef struct {
     // Gradients [first, count) of the unit are complete on the compute stream.
     ptb_status (*gradient_ready)(ptb_data *data, size_t unit, size_t first);
     ptb_status (*after_backward)(ptb_data *data, size_t unit);
-    // Reduced gradients to new parameters; the next step's forward, enqueued after it, sees them.
+    // Reduced gradients to new parameters; the next step's forward, enqueued after it, sees them (with
+    // clocks: or older ones).
     ptb_status (*optimize)(ptb_data *data);
     // Brings ranks whose parameters have drifted apart back to one state. Collective; streams idle, before
     // and after. NULL: ranks agree after every step.
     ptb_status (*settle)(ptb_data *data);
     // Part i of what this rank holds, in ascending order; false: there are no more. Streams idle.
     bool (*part)(ptb_data *data, ptb_data_what what, size_t i, ptb_data_part *part);
+    // NULL: every step computes with all updates before it.
+    ptb_data_staleness (*staleness)(const ptb_data *data);
     // What really ran.
     void (*describe)(ptb_data *data, ptb_params *facts);
 } ptb_data_parallel;
@@ -118,7 +137,8 @@ struct ptb_data {
     const ptb_data_parallel *ops;
     ptb_data_env env;
     uint64_t step;
-    bool squares_begun; // of this step's gradient
+    bool squares_begun;    // of this step's gradient
+    ptb_timeline *updates; // of the stream that updates go to; NULL: compute's
 };
 
 // Device memory gets the initial values of [first, first + count) of the index space, made on the host in
@@ -133,7 +153,7 @@ void ptb_data_unit_memory(const ptb_data_env *env, size_t unit, const void *para
 ptb_status ptb_data_nothing(ptb_data *data, size_t unit);
 
 // The sum of squares of a step's gradient, over all ranks, into env.sum_squares: begin, add what this rank
-// has of it, a range of the index space at a time, end. Enqueued on compute.
+// has of it, a range of the index space at a time, end. Enqueued where updates are.
 void ptb_data_squares_begin(ptb_data *data);
 ptb_status ptb_data_squares_add(ptb_data *data, size_t first, size_t count,
                                 const float *gradients /* [count] */);
@@ -147,7 +167,9 @@ typedef struct {
     uint64_t experts;
 } ptb_data_hashes;
 ptb_status ptb_data_hash(ptb_data *data, ptb_data_hashes *hashes);
-// Opens and closes a span of optimizer work on compute.
+// The stream that updates go to.
+ptb_stream *ptb_data_stream(const ptb_data *data);
+// Opens and closes a span of optimizer work on it.
 ptb_status ptb_data_span_open(ptb_data *data, int unit, const char *name);
 ptb_status ptb_data_span_close(ptb_data *data);
 

@@ -17,16 +17,31 @@ static ptb_lane *main_lane(const ptb_shard *s)
 
 // Bytes of each array.
 typedef struct {
-    size_t parameters, gradients, staging, own; // own: f32, of own parts
+    size_t parameters, gradients; // of a version
+    size_t versions;
+    size_t staging, own; // own: f32, of own parts
 } sizes;
+
+enum { VERSION_ALIGN = 64 }; // bytes: versions begin at cache lines
+
+static size_t whole_bytes(const ptb_shard_config *config, size_t bytes)
+{
+    return config->versions > 1 ? (bytes + VERSION_ALIGN - 1) / VERSION_ALIGN * VERSION_ALIGN : bytes;
+}
+
+static bool has_master(const ptb_data_env *env, const ptb_shard_config *config)
+{
+    return ptb_data_is_mixed(env) || config->versions > 0;
+}
 
 static sizes measure(const ptb_data_env *env, const ptb_shard_config *config)
 {
     ptb_segments segments = ptb_segments_measure(env, config->kind);
     size_t parameters = config->whole_parameters ? env->layout->count : segments.own;
     size_t gradients = config->whole_gradients ? env->layout->count : segments.own;
-    return (sizes){.parameters = parameters * ptb_dtype_size(env->type),
-                   .gradients = gradients * sizeof(float),
+    return (sizes){.parameters = whole_bytes(config, parameters * ptb_dtype_size(env->type)),
+                   .gradients = whole_bytes(config, gradients * sizeof(float)),
+                   .versions = config->versions ? (size_t)config->versions : 1,
                    .staging =
                        ptb_data_is_staged(env) ? segments.largest * ptb_dtype_size(env->reduce_type) : 0,
                    .own = segments.own * sizeof(float)};
@@ -36,11 +51,11 @@ void ptb_shard_memory(const ptb_data_env *env, const ptb_shard_config *config,
                       uint64_t bytes[PTB_MEMORY_COUNT])
 {
     sizes size = measure(env, config);
-    bytes[PTB_MEMORY_PARAMETERS] += size.parameters;
-    bytes[PTB_MEMORY_GRADIENTS] += size.gradients;
+    bytes[PTB_MEMORY_PARAMETERS] += size.versions * size.parameters;
+    bytes[PTB_MEMORY_GRADIENTS] += size.versions * size.gradients;
     bytes[PTB_MEMORY_COMMUNICATION] += size.staging;
     bytes[PTB_MEMORY_OPTIMIZER] +=
-        (ptb_optimizer_moments(env->optimizer) + ptb_data_is_mixed(env)) * size.own;
+        (ptb_optimizer_moments(env->optimizer) + has_master(env, config)) * size.own;
 }
 
 // Where element `element` of the index space, of a segment's own part, is in arrays of own parts.
@@ -69,6 +84,18 @@ static float *own_gradients(const ptb_shard *s, const ptb_segment *segment)
 void *ptb_shard_parameters(const ptb_shard *s, const ptb_segment *segment)
 {
     return parameters_at(s, segment, segment->own.first);
+}
+
+void *ptb_shard_version(const ptb_shard *s, size_t version)
+{
+    return (char *)s->parameters0 + version * measure(env_of(s), &s->config).parameters;
+}
+
+void ptb_shard_use(ptb_shard *s, size_t parameters, size_t gradients)
+{
+    size_t bytes = measure(env_of(s), &s->config).gradients;
+    s->parameters = ptb_shard_version(s, parameters);
+    s->gradients = (float *)(void *)((char *)s->gradients0 + gradients * bytes);
 }
 
 // ---- made and released
@@ -100,7 +127,7 @@ static ptb_status make_own(ptb_shard *s)
     PTB_TRY(ptb_segments_init(&s->segments, e, s->config.kind));
     PTB_TRY(make_events(s, &s->reduced));
     PTB_TRY(make_events(s, &s->gathered));
-    if (ptb_data_is_mixed(e))
+    if (has_master(e, &s->config))
         PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, bytes, (void **)&s->master));
     for (size_t i = 0; i < ptb_optimizer_moments(e->optimizer); i++) {
         PTB_TRY(ptb_device_alloc(e->device, PTB_MEMORY_OPTIMIZER, bytes, (void **)&s->moment[i]));
@@ -114,17 +141,47 @@ static ptb_status make_shared(ptb_shard *s)
     const ptb_data_env *e = env_of(s);
     sizes size = measure(e, &s->config);
     ptb_lane *lane = main_lane(s);
-    PTB_TRY(ptb_lane_alloc(lane, PTB_MEMORY_PARAMETERS, size.parameters, &s->parameters));
-    PTB_TRY(ptb_lane_alloc(lane, PTB_MEMORY_GRADIENTS, size.gradients, (void **)&s->gradients));
+    PTB_TRY(ptb_lane_alloc(lane, PTB_MEMORY_PARAMETERS, size.versions * size.parameters, &s->parameters0));
+    PTB_TRY(ptb_lane_alloc(lane, PTB_MEMORY_GRADIENTS, size.versions * size.gradients, &s->gradients0));
+    ptb_shard_use(s, 0, 0);
     if (size.staging)
         PTB_TRY(ptb_lane_alloc(lane, PTB_MEMORY_COMMUNICATION, size.staging, &s->staging));
     return PTB_OK;
 }
 
+// All parameters, in f32 where gradients will be.
+static ptb_status fill_whole(ptb_shard *s)
+{
+    const ptb_data_env *e = env_of(s);
+    size_t count = e->layout->count;
+    ptb_convert rounded = {
+        .out = s->parameters, .in = s->gradients, .count = count, .out_type = e->type, .in_type = PTB_F32};
+    PTB_TRY(ptb_data_fill(e, 0, count, s->gradients));
+    for (size_t i = 0; i < s->segments.count; i++) {
+        const ptb_segment *segment = &s->segments.item[i];
+        if (segment->own.count)
+            PTB_TRY(ptb_stream_copy(e->compute, s->master + segment->at, s->gradients + segment->own.first,
+                                    segment->own.count * sizeof(float)));
+    }
+    if (ptb_data_is_mixed(e))
+        return e->kernels->convert(e->compute, &rounded);
+    return ptb_stream_copy(e->compute, s->parameters, s->gradients, count * sizeof(float));
+}
+
+static ptb_status clear_gradients(ptb_shard *s)
+{
+    sizes size = measure(env_of(s), &s->config);
+    return ptb_stream_set(env_of(s)->compute, s->gradients0, 0, size.versions * size.gradients);
+}
+
 static ptb_status fill(ptb_shard *s)
 {
     const ptb_data_env *e = env_of(s);
-    PTB_TRY(ptb_stream_set(e->compute, s->gradients, 0, measure(e, &s->config).gradients));
+    if (s->config.versions)
+        PTB_TRY(fill_whole(s));
+    PTB_TRY(clear_gradients(s));
+    if (s->config.versions)
+        return PTB_OK;
     for (size_t i = 0; i < s->segments.count; i++) {
         const ptb_segment *segment = &s->segments.item[i];
         float *master = master_at(s, segment, segment->own.first);
@@ -158,8 +215,8 @@ void ptb_shard_release(ptb_shard *s)
     const ptb_data_env *e = env_of(s);
     sizes size = measure(e, &s->config);
     ptb_lane *lane = main_lane(s);
-    ptb_lane_free(lane, PTB_MEMORY_PARAMETERS, size.parameters, s->parameters);
-    ptb_lane_free(lane, PTB_MEMORY_GRADIENTS, size.gradients, s->gradients);
+    ptb_lane_free(lane, PTB_MEMORY_PARAMETERS, size.versions * size.parameters, s->parameters0);
+    ptb_lane_free(lane, PTB_MEMORY_GRADIENTS, size.versions * size.gradients, s->gradients0);
     ptb_lane_free(lane, PTB_MEMORY_COMMUNICATION, size.staging, s->staging);
     for (size_t i = 0; i < 2; i++)
         ptb_device_free(e->device, s->moment[i]);
@@ -266,11 +323,11 @@ static ptb_status update_range(const ptb_shard *s, const ptb_segment *segment, c
                                    .count = end - first,
                                    .parameters = master_at(s, segment, first),
                                    .gradients = own_gradients(s, segment) + (first - segment->own.first),
-                                   .rounded = ptb_data_is_mixed(e) ? parameters_at(s, segment, first) : NULL,
+                                   .rounded = s->master ? parameters_at(s, segment, first) : NULL,
                                    .type = e->type};
     for (size_t i = 0; i < 2; i++)
         memory.moment[i] = s->moment[i] ? s->moment[i] + at : NULL;
-    return ptb_optimizer_update(e->optimizer, e->kernels, e->compute, e->update, unit, &memory);
+    return ptb_optimizer_update(e->optimizer, e->kernels, ptb_data_stream(s->data), e->update, unit, &memory);
 }
 
 static ptb_status update_segment(const ptb_shard *s, const ptb_segment *segment, bool sums)
@@ -294,8 +351,11 @@ static ptb_status update_segment(const ptb_shard *s, const ptb_segment *segment,
     return ptb_data_span_close(s->data);
 }
 
+// Updates on the lane's stream are behind the reduction anyway.
 static ptb_status wait_reduced(const ptb_shard *s, size_t index)
 {
+    if (s->data->updates)
+        return PTB_OK;
     return ptb_lane_wait(env_of(s)->shard[s->segments.item[index].group], s->reduced[index]);
 }
 
@@ -310,7 +370,7 @@ static ptb_status begin_update(const ptb_shard *s, bool sums_first)
         PTB_TRY(add_squares(s, &s->segments.item[i]));
     if (sums_first)
         PTB_TRY(ptb_data_squares_end(s->data));
-    PTB_TRY(ptb_optimizer_begin(e->optimizer, e->kernels, e->compute, e->update,
+    PTB_TRY(ptb_optimizer_begin(e->optimizer, e->kernels, ptb_data_stream(s->data), e->update,
                                 sums_first ? e->sum_squares : NULL));
     return ptb_data_span_close(s->data);
 }
@@ -346,14 +406,20 @@ static ptb_status gather(const ptb_shard *s, size_t index)
     return ptb_event_record(s->gathered[index], lane->stream);
 }
 
+ptb_status ptb_shard_gather(ptb_shard *s)
+{
+    for (size_t i = s->segments.count; i-- > 0;)
+        if (env_of(s)->shard[s->segments.item[i].group]->size > 1)
+            PTB_TRY(gather(s, i));
+    return PTB_OK;
+}
+
 ptb_status ptb_shard_gather_begin(ptb_shard *s)
 {
     const ptb_data_env *e = env_of(s);
     PTB_TRY(ptb_lane_fork(main_lane(s)));
     s->gathering = s->segments.count;
-    for (size_t i = s->segments.count; i-- > 0;)
-        if (e->shard[s->segments.item[i].group]->size > 1)
-            PTB_TRY(gather(s, i));
+    PTB_TRY(ptb_shard_gather(s));
     return e->overlap ? PTB_OK : ptb_shard_gather_wait(s, e->layout->units - 1);
 }
 

@@ -556,6 +556,9 @@ typedef struct {
     // stream. reserve comes after set_threads.
     ptb_status (*reserve)(ptb_stream *stream);
     size_t (*stream_workspace)(int threads);
+    // Bytes that sum_squares keeps with a stream that has no linear layers, category workspace, allocated by
+    // its first call.
+    size_t sum_workspace;
     // The best rate of matrix products of this type measured now, with `threads` threads and nothing else to
     // do: what utilisation (MFU) refers to. Waits for the stream, then takes about 1 s at most. CUDA: the
     // best of several runs of cuBLASLt's product, squares of 8192 and of 4096 (small ones on a simulated

@@ -36,6 +36,7 @@ static const ptb_kernels cuda_kernels = {
     .set_search = ptb_library_set_search,
     .reserve = ptb_cuda_reserve,
     .stream_workspace = ptb_cuda_stream_workspace,
+    .sum_workspace = PTB_CUDA_SCRATCH_BYTES,
     .matmul_peak = ptb_cuda_matmul_peak,
     .copy = ptb_cuda_copy,
     .read = ptb_cuda_read,

@@ -122,6 +122,7 @@ static inline ptb_status data_train(ptb_world *world, data_run *run, ptb_trainer
         return PTB_WRONG;
     for (int i = 0; i < steps; i++)
         PTB_TRY(ptb_trainer_step(t));
+    PTB_TRY(ptb_trainer_drain(t));
     if (!data_ledger_holds(t)) // nothing was allocated since
         return PTB_WRONG;
     memcpy(run->losses[rank], t->losses, sizeof run->losses[rank]);

@@ -208,6 +208,7 @@ static ptb_status train(ptb_world *world, division_run *run, ptb_trainer *t)
     PTB_TRY(spoil(t, &run->asked));
     for (int i = 0; i < STEPS; i++)
         PTB_TRY(ptb_trainer_step(t));
+    PTB_TRY(ptb_trainer_drain(t));
     if (!run->asked.fault && !ledger_holds(t)) // nothing was allocated since
         return PTB_WRONG;
     memcpy(run->losses[world->rank], t->losses, sizeof run->losses[0]);

@@ -55,7 +55,7 @@ static ptb_status body(ptb_world *world, void *arg)
         ptb_span spans[SPANS];
         make_step(world->rank, step, spans);
         PTB_TRY(ptb_step_breakdown_add(breakdown, spans, SPANS,
-                                       step == 5 && world->rank == 1 ? q->dropped : 0, step + 1));
+                                       step == 5 && world->rank == 1 ? q->dropped : 0, false, step + 1));
     }
     PTB_TRY(ptb_step_breakdown_metrics(breakdown, world, STEPS, STEPS - 1, &metrics));
     if (world->rank == 0)

@@ -102,8 +102,11 @@ static bool is_of_the_point(const char *name)
 // A strategy that the option is for.
 static const char *strategy_with(const char *option)
 {
-    static const char *const words[][2] = {
-        {"prefetch", "fsdp"}, {"in-flight", "zero2"}, {"reshard", "hsdp"}, {"local-steps", "local-sgd"}};
+    static const char *const words[][2] = {{"prefetch", "fsdp"},
+                                           {"in-flight", "zero2"},
+                                           {"reshard", "hsdp"},
+                                           {"local-steps", "local-sgd"},
+                                           {"staleness", "async"}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strcmp(words[i][0], option) == 0)
             return words[i][1];
