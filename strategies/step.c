@@ -345,8 +345,10 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
                                 .type = ptb_step_type(point.precision),
                                 .graph = run->config->graph,
                                 .overlap = run->config->overlap};
-    if (ptb_strategy_data(d.strategy)->clocks)
+    if (ptb_strategy_data(d.strategy)->clocks) {
         c->batch = PTB_STEP_TOGETHER;
+        c->fixed_batch = false;
+    }
     point.mesh = d.asked[0] ? d.asked : NULL;
     point.tensor = d.mesh.size[PTB_MESH_TP] > 1;
     point.experts = d.mesh.size[PTB_MESH_EP] > 1;

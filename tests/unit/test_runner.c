@@ -384,6 +384,28 @@ static void test_fixed_batch_is_never_batched(void **state)
     end(s);
 }
 
+// A pipeline has as many operations a sample as it says, whatever they take and whatever is asked for.
+static void test_batch_of_the_case(void **state)
+{
+    (void)state;
+    static const char *const modes[] = {"auto", "latency", "back-to-back"};
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        scene *s = make_scene();
+        s->c.batch = 8;
+        set_option(s, "mode", modes[i]);
+        set_option(s, "iters", "10");
+        set_option(s, "warmup", "3");
+        play(s);
+        assert_string_equal(s->result[0].mode, "back-to-back");
+        assert_int_equal(s->result[0].batch, 8);
+        assert_int_equal(s->result[0].count, 10);
+        assert_int_equal(s->result[0].warmup, 3 + 8);
+        assert_int_equal(s->run[0].iterations, 3 + 8 + 10 * 8);
+        assert_int_equal(s->run[0].calls, 3 + 1 + 10);
+        end(s);
+    }
+}
+
 // Samples of all ranks at one place.
 static void get_column(const scene *s, size_t i, double *sum, double *max)
 {
@@ -470,6 +492,7 @@ int main(void)
         cmocka_unit_test(test_short_operations_in_batches),
         cmocka_unit_test(test_batch_size_withstands_interruptions),
         cmocka_unit_test(test_fixed_batch_is_never_batched),
+        cmocka_unit_test(test_batch_of_the_case),
         cmocka_unit_test(test_maximum_over_ranks),
         cmocka_unit_test(test_average_over_ranks),
         cmocka_unit_test(test_overhead),

@@ -93,6 +93,61 @@ static void parts_add_up(void **state)
     assert_true(fabs(sum - value(&q, "step")) < 1e-9);
 }
 
+// In ms: two steps of 10, forward 0-4 and backward 4-10 in each. Their communication and update go on behind
+// them: 8-13 and 13-14 of the first, 18-22 and 22-23 of the second, for which the host waits until 24.
+static ptb_status together_body(ptb_world *world, void *arg)
+{
+    static const struct {
+        int begin, end;
+        ptb_span_kind kind;
+        ptb_phase phase;
+        uint64_t step;
+    } parts[] = {{0, 4, PTB_SPAN_COMPUTE, PTB_PHASE_FORWARD, 0},
+                 {4, 10, PTB_SPAN_COMPUTE, PTB_PHASE_BACKWARD, 0},
+                 {0, 10, PTB_SPAN_STEP, PTB_PHASE_NONE, 0},
+                 {10, 14, PTB_SPAN_COMPUTE, PTB_PHASE_FORWARD, 1},
+                 {8, 13, PTB_SPAN_COMM, PTB_PHASE_BACKWARD, 0},
+                 {13, 14, PTB_SPAN_OPTIMIZER, PTB_PHASE_OPTIMIZER, 0},
+                 {14, 20, PTB_SPAN_COMPUTE, PTB_PHASE_BACKWARD, 1},
+                 {10, 20, PTB_SPAN_STEP, PTB_PHASE_NONE, 1},
+                 {18, 22, PTB_SPAN_COMM, PTB_PHASE_BACKWARD, 1},
+                 {22, 23, PTB_SPAN_OPTIMIZER, PTB_PHASE_OPTIMIZER, 1},
+                 {20, 24, PTB_SPAN_STEP, PTB_PHASE_NONE, 1}};
+    enum { COUNT = sizeof parts / sizeof *parts };
+    question *q = arg;
+    ptb_span spans[COUNT];
+    ptb_step_breakdown *breakdown;
+    for (int i = 0; i < COUNT; i++)
+        spans[i] = (ptb_span){.begin_ns = parts[i].begin * MS,
+                              .end_ns = parts[i].end * MS,
+                              .kind = (uint8_t)parts[i].kind,
+                              .phase = (uint8_t)parts[i].phase,
+                              .correlation = parts[i].step};
+    PTB_TRY(ptb_step_breakdown_new(STEPS, &breakdown));
+    PTB_TRY(ptb_step_breakdown_add(breakdown, spans, COUNT, q->dropped, true, 2));
+    PTB_TRY(ptb_step_breakdown_metrics(breakdown, world, 2, 2, &q->metrics));
+    ptb_step_breakdown_free(breakdown);
+    return PTB_OK;
+}
+
+static void steps_together_share(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        double ms;
+    } wanted[] = {{"forward", 4}, {"backward", 6}, {"optimizer", 0.5}, {"exposed_comm", 1},   {"input", 0},
+                  {"other", 0.5}, {"step", 12},    {"comm", 4.5},      {"overlap", 700 / 9.0}};
+    question q = {0};
+    assert_int_equal(ptb_world_run_local(1, NULL, together_body, &q), PTB_OK);
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        if (fabs(value(&q, wanted[i].name) - wanted[i].ms) > 1e-9)
+            fail_msg("%s is %g, not %g", wanted[i].name, value(&q, wanted[i].name), wanted[i].ms);
+    q = (question){.dropped = 1};
+    assert_int_equal(ptb_world_run_local(1, NULL, together_body, &q), PTB_OK);
+    assert_true(isnan(value(&q, "forward")) && isnan(value(&q, "step")));
+}
+
 static void dropped_spans_are_unknown(void **state)
 {
     (void)state;
@@ -106,6 +161,7 @@ static void dropped_spans_are_unknown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(parts_add_up),
-                                       cmocka_unit_test(dropped_spans_are_unknown)};
+                                       cmocka_unit_test(dropped_spans_are_unknown),
+                                       cmocka_unit_test(steps_together_share)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
