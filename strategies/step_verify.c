@@ -58,16 +58,21 @@ static placed_hashes place_hashes(const ptb_trainer *t, const ptb_data_hashes *h
                            .experts = ptb_mesh_place(mesh, tensor | 1u << PTB_MESH_EP)};
 }
 
-// "" when they agree.
-static const char *difference(const placed_hashes *a, const placed_hashes *b)
+typedef struct {
+    const char *what; // of the parameters; NULL when they agree
+    uint64_t got, wanted;
+} difference;
+
+static difference compare(const placed_hashes *got, const placed_hashes *wanted)
 {
-    if (a->cut == b->cut && a->hashes.cut != b->hashes.cut)
-        return "";
-    if (a->replicated == b->replicated && a->hashes.replicated != b->hashes.replicated)
-        return " (those that all ranks of tp have)";
-    if (a->experts == b->experts && a->hashes.experts != b->hashes.experts)
-        return " (of experts)";
-    return NULL;
+    const ptb_data_hashes *a = &got->hashes, *b = &wanted->hashes;
+    if (got->cut == wanted->cut && a->cut != b->cut)
+        return (difference){"", a->cut, b->cut};
+    if (got->replicated == wanted->replicated && a->replicated != b->replicated)
+        return (difference){" (those that all ranks of tp have)", a->replicated, b->replicated};
+    if (got->experts == wanted->experts && a->experts != b->experts)
+        return (difference){" (of experts)", a->experts, b->experts};
+    return (difference){NULL, 0, 0};
 }
 
 static void check_hashes(const ptb_trainer *t, const placed_hashes *all, ptb_verdict *verdict)
@@ -75,14 +80,14 @@ static void check_hashes(const ptb_trainer *t, const placed_hashes *all, ptb_ver
     int mine = t->config.world->rank;
     verdict->checked++;
     for (int r = 0; r < mine && !verdict->wrong; r++) {
-        const char *what = difference(&all[mine], &all[r]);
-        if (!what)
+        difference d = compare(&all[mine], &all[r]);
+        if (!d.what)
             continue;
         verdict->wrong++;
         snprintf(verdict->detail, sizeof verdict->detail,
                  "rank %d's parameters%s differ from rank %d's after %" PRIu64 " steps (hash %016" PRIx64
                  ", wanted %016" PRIx64 ")",
-                 mine, what, r, t->steps, all[mine].hashes.cut, all[r].hashes.cut);
+                 mine, d.what, r, t->steps, d.got, d.wanted);
     }
 }
 

@@ -76,20 +76,22 @@ enum { CUT, REPLICATED, EXPERTS, KINDS };
 typedef struct {
     size_t first, end; // of the index space
     int kind;
+    size_t unit;
 } stretch;
 
 // The stretch of one kind that element `at` is in; past the end of a unit comes the next.
 static stretch stretch_at(const ptb_layout *layout, size_t at)
 {
-    const ptb_unit *u = &layout->unit[ptb_layout_unit_at(layout, at)];
+    size_t unit = ptb_layout_unit_at(layout, at);
+    const ptb_unit *u = &layout->unit[unit];
     size_t ends[KINDS] = {u->replicated_first, u->group[PTB_GROUP_EXPERT].first, u->count};
     size_t first = 0;
     for (int kind = 0; kind < KINDS; kind++) {
         if (at - u->first < ends[kind])
-            return (stretch){u->first + first, u->first + ends[kind], kind};
+            return (stretch){u->first + first, u->first + ends[kind], kind, unit};
         first = ends[kind];
     }
-    return (stretch){at, u->first + u->count, CUT};
+    return (stretch){at, u->first + u->count, CUT, unit};
 }
 
 // A sum, so that pieces can be summed in any order.
@@ -104,13 +106,21 @@ static uint64_t hash_values(const float *values, uint64_t first, size_t count)
     return sum;
 }
 
+// The place of an element that all ranks who have it agree on. Before what is replicated over tp, ranks have
+// more or less where parts differ in size (a vocabulary that tp does not divide), so it is counted from its
+// own beginning, in each unit; a unit's padding, of zeros, may differ too, and is behind it.
+static uint64_t place_of(const stretch *s, size_t at)
+{
+    return s->kind == REPLICATED ? (uint64_t)s->unit << 40 | (at - s->first) : at;
+}
+
 static void hash_piece(const ptb_layout *layout, const float *values, size_t first, size_t count,
                        uint64_t sums[KINDS])
 {
     for (size_t at = first; at < first + count;) {
         stretch s = stretch_at(layout, at);
         size_t n = s.end < first + count ? s.end - at : first + count - at;
-        sums[s.kind] += hash_values(values + (at - first), at, n);
+        sums[s.kind] += hash_values(values + (at - first), place_of(&s, at), n);
         at += n;
     }
 }

@@ -6,6 +6,7 @@
 
 #include "collectives/world.h"
 #include "strategies/backends.h"
+#include "strategies/step_verify.h"
 #include "strategies/strategy.h"
 #include "strategies/trainer.h"
 
@@ -201,6 +202,17 @@ static bool ledger_holds(const ptb_trainer *t)
     return true;
 }
 
+// What a user's run is checked by says that nothing is wrong.
+static ptb_status check_verdict(ptb_trainer *t)
+{
+    ptb_step_hashes hashes;
+    ptb_verdict verdict;
+    PTB_TRY(ptb_step_verify(t, false, &hashes, &verdict));
+    if (verdict.wrong)
+        print_error("rank %d: %s\n", t->config.world->rank, verdict.detail);
+    return verdict.wrong ? PTB_WRONG : PTB_OK;
+}
+
 static ptb_status train(ptb_world *world, division_run *run, ptb_trainer *t)
 {
     if (!ledger_holds(t))
@@ -220,7 +232,7 @@ static ptb_status train(ptb_world *world, division_run *run, ptb_trainer *t)
         t->lanes.lane[run->asked.fault_lane].comm->ops = faulty.inner;
         ptb_device_free(t->device, faulty.saved);
     }
-    return PTB_OK;
+    return run->asked.fault ? PTB_OK : check_verdict(t);
 }
 
 static ptb_trainer_config configure(ptb_world *world, const division_asked *a, const ptb_layout *layout,
