@@ -18,7 +18,9 @@ static const ptb_report loss = {
     .title = "Loss",
     .caption =
         "Training loss of each step. Runs of one model, one global batch and the same data must lie on each "
-        "other whatever the number of ranks, but for rounding. One value a step, so there is no interval.",
+        "other whatever the number of ranks, but for rounding; only local-sgd and async (with staleness) "
+        "have "
+        "curves of their own. One value a step, so there is no interval.",
     .figure_sql = sql,
     .style = PTB_FIGURE_LINES,
     .gnuplot = ptb_gp_loss,

@@ -19,7 +19,8 @@
 // Params of strategies alone: they belong to the strategy's name, so that strategies which have them and
 // which have not stand side by side. And what of them is not worth a word.
 #define PTB_SQL_STRATEGY_PARAMS                                                                              \
-    "'in_flight','prefetch','reshard','local_steps','sequence_parallel','tensor_chunks','expert_overlap'"
+    "'in_flight','prefetch','reshard','local_steps','staleness','sequence_parallel','tensor_chunks',"        \
+    "'expert_overlap'"
 #define PTB_SQL_STRATEGY_DEFAULTS "'in_flight 2','prefetch 1','reshard yes','expert_overlap yes'"
 
 // Params that the reports name themselves; the others are listed as name=value.
@@ -110,8 +111,7 @@
 // What steps of one table and figure share, and the conditions under which they were measured.
 #define PTB_SQL_STEP_HEADING "c.bench || ', ' || " PTB_SQL_MODEL " || c.sim"
 #define PTB_SQL_STEP_NOTE                                                                                    \
-    "c.cpus || ', ' || c.hosts_text || ', ' || c.mode_text || ', ' || c.combine_text"                        \
-    " || coalesce(', ' || c.other_params, '')"
+    "c.cpus || ', ' || c.hosts_text || ', ' || c.combine_text || coalesce(', ' || c.other_params, '')"
 // Conditions of a step's case, for `tokens`.
 // clang-format off
 #define PTB_SQL_STEP_CONDITIONS                                                                              \

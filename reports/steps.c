@@ -7,7 +7,7 @@ static const char sql[] =
     PTB_SQL_CASES " SELECT " PTB_SQL_STEP_HEADING " AS heading, " PTB_SQL_STEP_NOTE " AS note, c.run_name AS run,"
     " " PTB_SQL_STRATEGY " AS strategy, c.comm AS comm, c.algo AS algo, c.ranks AS ranks,"
     " CAST(" PTB_SQL_STEP_PARAM("batch") " AS INTEGER) AS batch, c.repetition AS repetition,"
-    " nullif(c.samples, 0) AS samples, c.median_ns / 1e6 AS median, c.ci_low_ns / 1e6 AS low,"
+    " nullif(c.samples, 0) AS samples, nullif(c.samples * c.batch, 0) AS steps, c.median_ns / 1e6 AS median, c.ci_low_ns / 1e6 AS low,"
     " c.ci_high_ns / 1e6 AS high, c.p99_ns / 1e6 AS p99, c.cv AS cv,"
     " " PTB_SQL_METRIC("tokens_per_s") " AS tokens,"
     " " PTB_SQL_METRIC("flops_per_s") " / CASE " PTB_SQL_UNIT("flops_per_s")
@@ -28,7 +28,7 @@ static const ptb_report_column columns[] = {
     {.name = "ranks", .title = "ranks", .cell = PTB_CELL_INTEGER},
     {.name = "batch", .title = "batch", .unit = "global", .cell = PTB_CELL_INTEGER, .drop = 2},
     {.name = "repetition", .title = "rep.", .cell = PTB_CELL_INTEGER, .optional = true},
-    {.name = "samples", .title = "steps", .unit = "timed", .cell = PTB_CELL_INTEGER, .drop = 4},
+    {.name = "steps", .title = "steps", .unit = "timed", .cell = PTB_CELL_INTEGER, .drop = 4},
     {.name = "median", .title = "median", .unit = "ms", .over = TIME, .cell = PTB_CELL_NUMBER},
     {.name = "low", .title = "from", .unit = "95 % ms", .over = TIME, .cell = PTB_CELL_NUMBER, .drop = 3},
     {.name = "high", .title = "to", .unit = "95 % ms", .over = TIME, .cell = PTB_CELL_NUMBER, .drop = 3},

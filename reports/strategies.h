@@ -5,7 +5,8 @@
 #include "reports/sql.h"
 
 // WITH-clause: table s, one row a training step's case, times in ms, memory and volume in MB; `strategies` is
-// how many different ones there are of the same model, ranks, batch and conditions.
+// how many different ones there are of the same model, ranks, batch and conditions, `synchronous` the loss of
+// those of them whose steps compute with all updates.
 // clang-format off
 #define PTB_SQL_STRATEGIES                                                                                   \
     PTB_SQL_CASES                                                                                            \
@@ -21,10 +22,14 @@
     " " PTB_SQL_METRIC("optimizer") " AS optimizer, " PTB_SQL_METRIC("input") " AS input,"                   \
     " " PTB_SQL_METRIC("other") " AS other, " PTB_SQL_METRIC("imbalance") " AS imbalance,"                   \
     " " PTB_SQL_METRIC("tokens_per_s") " AS tokens, " PTB_SQL_METRIC("peak_memory") " / 1e6 AS memory,"      \
-    " " PTB_SQL_METRIC("comm_volume") " / 1e6 AS volume"                                                     \
+    " " PTB_SQL_METRIC("comm_volume") " / 1e6 AS volume, " PTB_SQL_METRIC("loss_steps_8_15") " AS early,"    \
+    " " PTB_SQL_METRIC("staleness_mean") " AS staleness, " PTB_SQL_METRIC("staleness_max") " AS most_stale," \
+    " " PTB_SQL_METRIC("stale_gradients") " / 100 AS stale, " PTB_SQL_STEP_PARAM("strategy") " AS name"      \
     " FROM c WHERE c.state = 'ok' AND c.bench = 'step' AND c.median_ns > 0),"                                \
     " s AS (SELECT r.*, (SELECT count(DISTINCT o.strategy) FROM r AS o WHERE o.model = r.model"              \
-    " AND o.note = r.note AND o.ranks = r.ranks AND o.batch_size = r.batch_size) AS strategies FROM r) "
+    " AND o.note = r.note AND o.ranks = r.ranks AND o.batch_size = r.batch_size) AS strategies,"             \
+    " (SELECT avg(o.early) FROM r AS o WHERE o.model = r.model AND o.note = r.note AND o.ranks = r.ranks"    \
+    " AND o.batch_size = r.batch_size AND o.name NOT IN ('async', 'local-sgd')) AS synchronous FROM r) "
 // clang-format on
 
 #endif

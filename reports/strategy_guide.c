@@ -50,6 +50,9 @@ static const char table_sql[] =
     " || CASE WHEN leanest = first THEN ', and it is the fastest'"
     " ELSE printf(', for %.2f times the time of the fastest', lean_t / t1) END"
     " FROM a WHERE least < most"
+    " UNION ALL SELECT heading, note, 4, 'what staleness costs', strategy,"
+    " printf('gradients lack %.2g updates; the loss of steps 8 to 15 is %.4g against %.4g of synchronous ones',"
+    " staleness, early, synchronous) FROM o WHERE staleness > 0 AND early + synchronous IS NOT NULL"
     " ORDER BY heading, note, at";
 // clang-format on
 

@@ -136,6 +136,15 @@ static void add_volumes(const ptb_trainer *t, ptb_metrics *metrics)
     }
 }
 
+// NAN where not all steps from first to last were made.
+static double mean_loss(const ptb_trainer *t, size_t first, size_t last)
+{
+    double sum = 0;
+    for (size_t i = first; i <= last && last < t->steps; i++)
+        sum += t->losses[i] / (double)(last - first + 1);
+    return last < t->steps ? sum : NAN;
+}
+
 static void add_training(const ptb_trainer *t, ptb_metrics *metrics)
 {
     uint64_t last = t->steps - 1;
@@ -150,6 +159,8 @@ static void add_training(const ptb_trainer *t, ptb_metrics *metrics)
                     "mean cross-entropy per token of step 0's global batch");
     ptb_metrics_add(metrics, "loss_last", any ? t->losses[last] : NAN, "nats", PTB_LOWER_IS_BETTER,
                     "mean cross-entropy per token of the last step's global batch");
+    ptb_metrics_add(metrics, "loss_steps_8_15", mean_loss(t, 8, 15), "nats", PTB_LOWER_IS_BETTER,
+                    "mean cross-entropy per token of steps 8 to 15: the same steps of every run");
     ptb_metrics_add(metrics, "grad_norm_last", any ? t->norms[last] : NAN, "", PTB_NEUTRAL,
                     "global norm of the last step's gradient, before clipping");
 }
