@@ -16,6 +16,7 @@ enum { DEFAULT_MIN = 20, DEFAULT_MAX = 10000, BACK_TO_BACK_MIN = 20, SIZING_SAMP
 static const double short_operation_ns = 10e3; // below, a clock read and a start are no longer negligible
 static const double batch_target_ns = 100e3;   // so long a sample lasts in batches
 static const double enqueued_factor = 50;      // of both where operations are only enqueued
+static const double pipeline_limit_ns = 20e9;  // well below --timeout: nothing says meanwhile that it goes on
 static const double round_target_s = 0.05;     // between two agreements
 static const double stable_change = 0.05;
 
@@ -154,9 +155,11 @@ static ptb_status warm_up_as_asked(ptb_runner *runner, ptb_case_result *result)
 static ptb_status fix_batch(ptb_runner *runner, ptb_bench_run *run, const ptb_case *c,
                             ptb_case_result *result)
 {
+    ptb_sampler *s = &runner->sampler;
+    double most = s->count ? fmax(1, pipeline_limit_ns / median_from(s, 0)) : INFINITY;
     result->mode = "back-to-back";
-    result->batch = c->batch;
-    ptb_sampler_begin(&runner->sampler, run, c->batch);
+    result->batch = (double)c->batch < most ? c->batch : (uint64_t)most;
+    ptb_sampler_begin(s, run, result->batch);
     return warm_up(runner, 1, result); // tells how long a sample takes
 }
 

@@ -44,8 +44,8 @@ typedef struct {
     uint64_t bytes;    // the size the case is ordered by in tables and plots (S in FACTS' formulas); 0: none
     double estimate_s; // expected seconds of one iteration, for --dry-run and the progress line; 0: unknown
     bool fixed_batch;  // exactly one operation per sample (in-place data must be refilled between iterations)
-    // Not 0: so many operations a sample, whatever they take: those of a pipeline, which iterate fills and
-    // drains.
+    // Not 0: so many operations a sample, those of a pipeline, which iterate fills and drains; fewer where
+    // they would take more than 20 s.
     uint64_t batch;
     // iterate only enqueues, and waits once at its end (a GPU): what a launch and the wait cost is not the
     // operation's own, so that operations of up to a millisecond are timed back to back.

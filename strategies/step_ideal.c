@@ -3,7 +3,6 @@
 
 #include "core/clock.h"
 #include "core/stats.h"
-#include "strategies/step_staleness.h"
 
 enum { IDEAL_STEPS = 7, WARM_UP = 1 };
 
@@ -13,26 +12,20 @@ static void mute(ptb_trainer *t, bool muted)
         t->lanes.lane[i].muted = muted;
 }
 
-// As many as a sample has.
-static ptb_status run_steps(ptb_trainer *t, int steps)
+// Where updates go on beside later steps they do so here.
+static ptb_status time_steps(ptb_trainer *t, double times_ns[IDEAL_STEPS])
 {
-    for (int i = 0; i < steps; i++)
-        PTB_TRY(ptb_trainer_step(t));
-    return ptb_trainer_drain(t);
-}
-
-static ptb_status time_steps(ptb_trainer *t, int steps, double times_ns[IDEAL_STEPS])
-{
+    ptb_trace_clear(t->config.trace);
     for (int i = -WARM_UP; i < IDEAL_STEPS; i++) {
-        ptb_trace_clear(t->config.trace);
         PTB_TRY(ptb_world_start(t->config.world));
         int64_t begin_ns = ptb_clock_ns();
-        ptb_status status = run_steps(t, steps);
-        double time_ns = (double)(ptb_clock_ns() - begin_ns) / steps;
+        ptb_status status = ptb_trainer_step(t);
+        double time_ns = (double)(ptb_clock_ns() - begin_ns);
         PTB_TRY(ptb_world_agree(t->config.world, status));
         if (i >= 0)
             times_ns[i] = time_ns;
     }
+    PTB_TRY(ptb_world_agree(t->config.world, ptb_trainer_drain(t)));
     // As a timed step: the slowest rank's.
     return ptb_world_reduce_max(t->config.world, times_ns, IDEAL_STEPS);
 }
@@ -41,12 +34,11 @@ ptb_status ptb_step_ideal(ptb_trainer *t, double step_ns, ptb_metrics *metrics)
 {
     double times_ns[IDEAL_STEPS];
     uint64_t steps = t->steps;
-    int sample = t->clocks ? PTB_STEP_TOGETHER : 1;
     if (t->config.world->size == 1 || t->config.graph ||
-        t->steps + (uint64_t)(sample * (IDEAL_STEPS + WARM_UP)) > t->config.max_steps)
+        t->steps + IDEAL_STEPS + WARM_UP > t->config.max_steps)
         return PTB_OK;
     mute(t, true);
-    ptb_status status = time_steps(t, sample, times_ns);
+    ptb_status status = time_steps(t, times_ns);
     mute(t, false);
     ptb_trace_clear(t->config.trace);
     t->steps = t->recorded = steps;

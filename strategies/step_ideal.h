@@ -10,7 +10,7 @@
 // buffers that others would have filled, and what they train is worth nothing afterwards, so nothing else may
 // be asked of the trainer's parameters then. Its series end where they did. Adds ideal_step (ms) and
 // comm_efficiency (%); nothing with one rank, nor where steps are replayed from a graph. step_ns: median of
-// the timed steps. Steps that are timed several at a time are so here too.
+// the timed steps.
 ptb_status ptb_step_ideal(ptb_trainer *trainer, double step_ns, ptb_metrics *metrics);
 
 #endif

@@ -6,10 +6,10 @@
 #include "core/bench.h"
 #include "strategies/trainer.h"
 
-// Steps of a strategy with clocks that are timed in one sample, from a common start until the last update is
-// everywhere: in it a rank is held up by others only where the strategy says so. The first steps of a sample
-// begin with fresh parameters and the last ones are waited for, so that a step seems to take a little longer,
-// and gradients seem a little fresher, than in an endless run.
+// Steps of a strategy with clocks that are timed in one sample (fewer if they are slow), from a common start
+// until the last update is everywhere: in it a rank is held up by others only where the strategy says so. The
+// first steps of a sample begin with fresh parameters and the last ones are waited for, so that a step seems
+// to take a little longer, and gradients seem a little fresher, than in an endless run.
 enum { PTB_STEP_TOGETHER = 8 };
 
 typedef struct {
