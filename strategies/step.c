@@ -121,8 +121,7 @@ static const ptb_opt step_opts[] = {
      "communicate while compute goes on: gradients beside backward, parameters beside forward"},
     {"deterministic", 0, PTB_OPT_BOOL, FIELD(deterministic), "no", 0, 0, NULL, NULL,
      "choose no algorithm of a library by its time, so that runs repeat to the bit (GPUs; on the host they "
-     "do "
-     "anyway)"},
+     "do anyway), nor, in async, the parameters by when they arrive"},
     {"graph", 'G', PTB_OPT_BOOL, FIELD(graph), "no", 0, 0, NULL, NULL,
      "record the second step as a graph and replay it in every later one (GPUs)"},
     {"threads", 0, PTB_OPT_INT, FIELD(threads), "1", 1, 4096, NULL, NULL,

@@ -1,6 +1,6 @@
 // Data parallelism: who owns parameters, gradients and optimizer state, and what happens around a unit. A
-// strategy's hooks are called while a step is enqueued; they enqueue too and never wait. Add a strategy by
-// adding strategies/data/X.c.
+// strategy's hooks are called while a step is enqueued; they enqueue too and never wait (but for begin_step
+// of async where several ranks compute together). Add a strategy by adding strategies/data/X.c.
 //
 // Order of calls in a step: begin_step; for each microbatch for units ascending before_forward,
 // after_forward, then for units descending before_backward, gradient_ready (where the strategy wants it: in
