@@ -17,7 +17,21 @@ static const char *absent(const ptb_model_shape *shape, const char *place)
     return shape->experts ? NULL : "the model has no experts (--experts)";
 }
 
-enum { LOGITS, PROBABILITIES, EXPERT, WEIGHT, SLOT, OFFSETS, COUNTS, LOSS, D_WEIGHT, OUT, IN, RESIDUAL };
+enum {
+    LOGITS,
+    PROBABILITIES,
+    EXPERT,
+    WEIGHT,
+    SLOT,
+    OFFSETS,
+    COUNTS,
+    LOSS,
+    D_WEIGHT,
+    OUT,
+    IN,
+    RESIDUAL,
+    SUMS = IN
+};
 
 static size_t experts(const ptb_kernel_call *c)
 {
@@ -165,6 +179,7 @@ static void prepare_route(ptb_kernel_call *c)
                        .offsets = ptb_call_output(c, OFFSETS, PTB_I32, n + 1),
                        .counts = ptb_call_output(c, COUNTS, PTB_I32, n),
                        .loss = ptb_call_exact(c, LOSS, PTB_F64, 1, &zero),
+                       .sums = ptb_call_output(c, SUMS, PTB_F64, n),
                        .logits = ptb_call_exact(c, LOGITS, PTB_F32, rows * n, r.logits),
                        .rows = rows,
                        .experts = n,
@@ -197,6 +212,12 @@ static void verify_route(ptb_kernel_call *c, ptb_verdict *verdict)
             check_integer(c, verdict, "counts", COUNTS, e, r.counts[e]);
         }
         check_integer(c, verdict, "offsets", OFFSETS, n, r.offsets[n]);
+        for (size_t e = 0; e < n; e++) {
+            ptb_call_sum sum = {0};
+            for (size_t row = 0; row < c->rows; row++)
+                ptb_call_add(&sum, (double)r.probabilities[row * n + e]);
+            ptb_call_expect(c, verdict, "sums", SUMS, e, sum);
+        }
         for (size_t k = 0; k < PTB_CALL_SAMPLES; k++) {
             size_t at = ptb_call_sample(k, c->rows * n);
             ptb_call_expect(c, verdict, "probabilities", PROBABILITIES, at,
@@ -284,6 +305,49 @@ const ptb_kernel_entry ptb_kernel_entry_route_gradient = {.places = places,
                                                           .absent = absent,
                                                           .prepare = prepare_route_gradient,
                                                           .verify = verify_route_gradient};
+
+// ---- balance_loss
+
+enum { COUNT_PERIOD = 97 };
+
+static void prepare_balance_loss(ptb_kernel_call *c)
+{
+    size_t count = (size_t)(c->shape->layers - c->shape->dense_layers) * experts(c);
+    int32_t *counts = malloc(count * sizeof *counts);
+    double *sums = malloc(count * sizeof *sums), zero = 0;
+    if (counts && sums) {
+        for (size_t i = 0; i < count; i++) {
+            counts[i] = (int32_t)(i % COUNT_PERIOD);
+            sums[i] = 1 + (double)c->noise[i % PTB_CALL_PERIOD];
+        }
+        ptb_balance_loss a = {.loss = ptb_call_exact(c, LOSS, PTB_F64, 1, &zero),
+                              .counts = ptb_call_exact(c, COUNTS, PTB_I32, count, counts),
+                              .sums = ptb_call_exact(c, SUMS, PTB_F64, count, sums),
+                              .count = count,
+                              .factor = 1 / (double)count};
+        memcpy(c->arguments, &a, sizeof a);
+    } else {
+        ptb_error("no memory for the counts of %zu experts", count);
+        c->status = PTB_NO_MEMORY;
+    }
+    free(counts), free(sums);
+    c->is_changed = true; // the loss adds
+    c->bytes = (double)(count * (sizeof *counts + sizeof *sums));
+    ptb_call_sizes(c, "%zu routers, %zu experts", count / experts(c), experts(c));
+}
+
+static void verify_balance_loss(ptb_kernel_call *c, ptb_verdict *verdict)
+{
+    const double *sums = c->buffer[SUMS].exact;
+    size_t count = c->buffer[SUMS].count;
+    ptb_call_sum loss = {0};
+    for (size_t i = 0; i < count; i++)
+        ptb_call_add(&loss, (double)(i % COUNT_PERIOD) * sums[i] / (double)count);
+    ptb_call_expect(c, verdict, "loss", LOSS, 0, loss);
+}
+
+const ptb_kernel_entry ptb_kernel_entry_balance_loss = {
+    .places = places, .absent = absent, .prepare = prepare_balance_loss, .verify = verify_balance_loss};
 
 // ---- rows to slots and back
 

@@ -7,6 +7,7 @@ PTB_CUDA_KERNEL(dispatch, ptb_dispatch)
 PTB_CUDA_KERNEL(dispatch_gradient, ptb_dispatch_gradient)
 PTB_CUDA_KERNEL(combine, ptb_combine)
 PTB_CUDA_KERNEL(combine_gradient, ptb_combine_gradient)
+PTB_CUDA_KERNEL(balance_loss, ptb_balance_loss)
 
 ptb_status ptb_cuda_route(ptb_stream *stream, const ptb_route *args)
 {

@@ -147,8 +147,11 @@ __global__ void __launch_bounds__(PTB_EXPERTS_MAX) route_offsets(ptb_route a, ro
         for (size_t c = lane; c < m.chunks; c += WARP)
             sum += (double)m.sums[e * m.chunks + c];
         sum = ptb_warp_sum(sum);
-        if (lane == 0)
+        if (lane == 0) {
             totals[e] = total, dots[e] = sum * (double)total;
+            if (a.sums)
+                a.sums[e] = sum;
+        }
     }
     __syncthreads();
     int total = expert < a.experts ? totals[expert] : 0;
@@ -205,6 +208,22 @@ __global__ void __launch_bounds__(WARP) route_slots(ptb_route a, route_memory m)
         if (live)
             a.slot[first + lane] = a.capacity && (size_t)at >= a.capacity ? -1 : a.offsets[expert] + at;
     }
+}
+
+// ---- the balance loss of several routers
+
+constexpr unsigned LOSS_THREADS = 1024;
+
+// One block.
+__global__ void __launch_bounds__(LOSS_THREADS) balance_loss(ptb_balance_loss a)
+{
+    __shared__ double shared[WARP];
+    double sum = 0;
+    for (size_t i = threadIdx.x; i < a.count; i += LOSS_THREADS)
+        sum += (double)a.counts[i] * a.sums[i];
+    sum = ptb_block_sum(sum, shared);
+    if (threadIdx.x == 0)
+        *a.loss += a.factor * sum;
 }
 
 // ---- the gradient
@@ -295,7 +314,7 @@ extern "C" int ptb_cuda_enqueue_route(cudaStream_t stream, const ptb_route *a, v
     m.chunk = chunk_rows(a->rows);
     m.chunks = ptb_blocks(a->rows, m.chunk);
     m.sums = (float *)(m.before + a->experts * m.chunks);
-    double factor = ptb_route_balance_factor(a->balance, a->scale, a->rows, a->experts, a->top_k);
+    double factor = ptb_route_balance_factor(a->balance, a->scale, a->rows, 0, a->experts, a->top_k);
     int error = cudaSuccess;
     if (a->rows)
         error = for_experts(a->experts, [&](auto j) -> int {
@@ -309,9 +328,14 @@ extern "C" int ptb_cuda_enqueue_route(cudaStream_t stream, const ptb_route *a, v
     return error;
 }
 
+extern "C" int ptb_cuda_launch_balance_loss(cudaStream_t stream, const ptb_balance_loss *a)
+{
+    return PTB_LAUNCH(balance_loss, 1, LOSS_THREADS, 0, stream, *a);
+}
+
 extern "C" int ptb_cuda_launch_route_gradient(cudaStream_t stream, const ptb_route_gradient *a)
 {
-    double factor = ptb_route_balance_factor(a->balance, a->scale, a->rows, a->experts, a->top_k);
+    double factor = ptb_route_balance_factor(a->balance, a->scale, a->rows, a->counted, a->experts, a->top_k);
     unsigned grid = ptb_grid(a->rows, ROW_WARPS, 4);
     if (!a->rows)
         return cudaSuccess;

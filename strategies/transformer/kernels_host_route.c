@@ -7,7 +7,11 @@
 
 #include <omp.h>
 
-enum { PIECES = 256 }; // of the rows; each is one thread's
+enum {
+    PIECES = 256, // of the rows; each is one thread's
+    SUMMED = 16,  // pieces that are summed as one
+    SUM_PIECES = PIECES / SUMMED,
+};
 
 // First row of a piece.
 static size_t piece_row(size_t rows, size_t piece)
@@ -194,9 +198,30 @@ static double balance_rows(const ptb_route *a, size_t first, size_t end, const f
     return sum;
 }
 
-// One thread's share. `counted` [threads] shows the others where each thread's counts lie, `sums` [PIECES]
-// takes the shares of the balance loss.
-static void route_share(const ptb_route *a, const int32_t **counted, double *sums)
+// out[e]: the sum over the rows [first, end) of expert e's probability. Blocks of rows as in balance_rows.
+static void sum_rows(const ptb_route *a, size_t first, size_t end, double *out /* [experts] */)
+{
+    float sums[PTB_LANES * PTB_EXPERTS_MAX] __attribute__((aligned(64)));
+    size_t vectors = a->experts; // of a block
+    memset(sums, 0, vectors * PTB_LANES * sizeof *sums);
+    for (size_t row = first; row < end; row += PTB_LANES) {
+        size_t n = (end - row < PTB_LANES ? end - row : PTB_LANES) * a->experts, i = 0;
+        const float *p = a->probabilities + row * a->experts;
+        for (; i + PTB_LANES <= n; i += PTB_LANES)
+            ptb_vec_store(PTB_F32, sums, i, ptb_vec_load(PTB_F32, sums, i) + ptb_vec_load(PTB_F32, p, i));
+        for (; i < n; i++)
+            sums[i] += p[i];
+    }
+    for (size_t e = 0; e < a->experts; e++) {
+        out[e] = 0;
+        for (size_t r = 0; r < PTB_LANES; r++)
+            out[e] += (double)sums[r * a->experts + e];
+    }
+}
+
+// One thread's share. `counted` [threads] shows the others where each thread's counts lie, `losses` [PIECES]
+// takes the shares of the balance loss, `sums` [SUM_PIECES, experts] those of the probabilities' sums.
+static void route_share(const ptb_route *a, const int32_t **counted, double *losses, double *sums)
 {
     size_t threads = (size_t)omp_get_num_threads(), thread = (size_t)omp_get_thread_num();
     size_t first = PIECES * thread / threads, end = PIECES * (thread + 1) / threads;
@@ -236,7 +261,10 @@ static void route_share(const ptb_route *a, const int32_t **counted, double *sum
     place_rows(a, piece_row(a->rows, first), piece_row(a->rows, end), offsets, position);
     if (a->loss)
         for (size_t p = first; p < end; p++)
-            sums[p] = balance_rows(a, piece_row(a->rows, p), piece_row(a->rows, p + 1), totals);
+            losses[p] = balance_rows(a, piece_row(a->rows, p), piece_row(a->rows, p + 1), totals);
+    for (size_t p = SUM_PIECES * thread / threads; a->sums && p < SUM_PIECES * (thread + 1) / threads; p++)
+        sum_rows(a, piece_row(a->rows, p * SUMMED), piece_row(a->rows, (p + 1) * SUMMED),
+                 sums + p * a->experts);
 }
 
 ptb_status ptb_host_run_route(void *arg)
@@ -244,14 +272,29 @@ ptb_status ptb_host_run_route(void *arg)
     const ptb_route *a = arg;
     PTB_TRY(ptb_route_check(a->rows, a->experts, a->top_k));
     const int32_t *counted[omp_get_max_threads()];
-    double sums[PIECES], sum = 0;
+    double losses[PIECES], sum = 0, sums[SUM_PIECES * PTB_EXPERTS_MAX];
 #pragma omp parallel
-    route_share(a, counted, sums);
+    route_share(a, counted, losses, sums);
     if (a->loss) {
         for (size_t p = 0; p < PIECES; p++)
-            sum += sums[p];
-        *a->loss += ptb_route_balance_factor(a->balance, a->scale, a->rows, a->experts, a->top_k) * sum;
+            sum += losses[p];
+        *a->loss += ptb_route_balance_factor(a->balance, a->scale, a->rows, 0, a->experts, a->top_k) * sum;
     }
+    for (size_t e = 0; a->sums && e < a->experts; e++) {
+        a->sums[e] = 0;
+        for (size_t p = 0; p < SUM_PIECES; p++)
+            a->sums[e] += sums[p * a->experts + e];
+    }
+    return PTB_OK;
+}
+
+ptb_status ptb_host_run_balance_loss(void *arg)
+{
+    const ptb_balance_loss *a = arg;
+    double sum = 0;
+    for (size_t i = 0; i < a->count; i++)
+        sum += (double)a->counts[i] * a->sums[i];
+    *a->loss += a->factor * sum;
     return PTB_OK;
 }
 
@@ -306,7 +349,7 @@ ptb_status ptb_host_run_route_gradient(void *arg)
     const ptb_route_gradient *a = arg;
     size_t experts = a->experts;
     PTB_TRY(ptb_route_check(a->rows, experts, a->top_k));
-    double factor = ptb_route_balance_factor(a->balance, a->scale, a->rows, experts, a->top_k);
+    double factor = ptb_route_balance_factor(a->balance, a->scale, a->rows, a->counted, experts, a->top_k);
     float balance[PTB_EXPERTS_MAX]; // gradient of the balance loss to a probability of expert e
     for (size_t e = 0; e < experts; e++)
         balance[e] = (float)(factor * (double)(a->factor ? *a->factor : 1) * (double)a->counts[e]);

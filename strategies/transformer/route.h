@@ -25,12 +25,13 @@ PTB_ROUTE_FUNCTION int32_t ptb_route_taken(int32_t choices, size_t capacity)
     return capacity && (size_t)choices > capacity ? (int32_t)capacity : choices;
 }
 
-// balance * experts * sum_e f_e P_e = this * the sum over rows and experts of counts * probabilities.
-static inline double ptb_route_balance_factor(double balance, double scale, size_t rows, size_t experts,
-                                              size_t top_k)
+// scale * balance * experts * sum_e f_e P_e = this * the sum over rows and experts of counts * probabilities.
+// counted: rows that the counts are of; 0: the same rows.
+static inline double ptb_route_balance_factor(double balance, double scale, size_t rows, size_t counted,
+                                              size_t experts, size_t top_k)
 {
-    double n = rows ? (double)rows : 1;
-    return scale * balance * (double)experts / (n * n * (double)top_k);
+    double n = rows ? (double)rows : 1, all = counted ? (double)counted : n;
+    return scale * balance * (double)experts / (n * all * (double)top_k);
 }
 
 #endif
