@@ -29,6 +29,7 @@ enum { LIST_MAX = 16, MAX_STEPS = 1 << 20, TRACE_SPANS = 1 << 16 };
 static const char *const precisions[] = {"f32", "tf32", "bf16", "f16", NULL};
 static const char *const reduce_types[] = {"f32", "bf16", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
+static const char *const balances[] = {"local", "global", NULL};
 static const char *const contexts[] = {"ring", "all_gather", "all_to_all", "ring_all_to_all", NULL};
 static const char *const optimizers[] = {"adamw", "sgd", NULL};
 static const char *const schedules[] = {"constant", "cosine", NULL};
@@ -49,6 +50,9 @@ static const ptb_opt step_opts[] = {
     {"expert-overlap", 0, PTB_OPT_BOOL, FIELD(expert_overlap), "yes", 0, 0, NULL, NULL,
      "with ep: tokens travel while shared experts are computed, and their gradients while those of weights "
      "are"},
+    {"balance-statistics", 0, PTB_OPT_CHOICE, FIELD(balance_statistics), "local", 0, 0, balances, NULL,
+     "of mixtures: what the load-balancing loss is made of: each rank's own microbatch, or those that all "
+     "ranks have at once (global: the counts of choices are summed over dp, cp and ep)"},
     {"context", 0, PTB_OPT_CHOICE, FIELD(context), "ring", 0, 0, contexts, NULL,
      "with cp: how attention reaches the keys and values of other ranks; `ptbench list context` explains"},
     {"context-degree", 0, PTB_OPT_INT, FIELD(context_degree), "0", 0, 64, NULL, NULL,
@@ -352,6 +356,7 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
     point.tensor = d.mesh.size[PTB_MESH_TP] > 1;
     point.experts = d.mesh.size[PTB_MESH_EP] > 1;
     point.context = d.mesh.size[PTB_MESH_CP] > 1;
+    point.balance = ptb_step_balances(&run->layout.shape);
     ptb_step_params(run->config, &point, &c->params);
     memcpy(c->skip, d.skip, sizeof c->skip);
     if (!ptb_step_has_algorithm(point.comm, point.algorithm))
@@ -362,6 +367,8 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
                  point.precision);
     if (!d.skip[0])
         (void)ptb_step_data_possible(&run->config->data_parallel, point.strategy, &setting, c->skip);
+    if (!d.skip[0] && ptb_step_balances_globally(run->config, &run->layout.shape))
+        (void)ptb_step_balance_possible(point.strategy, c->skip);
     // At 100 GFLOP/s a rank: only for the progress line.
     double tokens = (double)(run->batch * run->layout.shape.sequence) / run->env.world->size;
     c->estimate_s = ptb_layout_flops_palm(&run->layout) * tokens / 100e9 * (c->batch ? (double)c->batch : 1);
@@ -386,6 +393,7 @@ static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_ste
         .expert_dispatch =
             (const ptb_expert_dispatch *)ptb_registry_find(PTB_KIND_EXPERT_DISPATCH, c->expert_dispatch),
         .expert_overlap = c->expert_overlap,
+        .balance_global = ptb_step_balances_globally(c, &run->layout.shape),
         .kernels = run->kernels,
         .layout = &run->cut,
         .context = (const ptb_context *)ptb_registry_find(PTB_KIND_CONTEXT, c->context),

@@ -90,6 +90,27 @@ ptb_status ptb_step_check(const ptb_step_config *c, double dropout)
     return check_graph(c, dropout);
 }
 
+bool ptb_step_balances(const ptb_model_shape *shape)
+{
+    return shape->experts && shape->balance > 0;
+}
+
+bool ptb_step_balances_globally(const ptb_step_config *c, const ptb_model_shape *shape)
+{
+    return is_word(c->balance_statistics, "global") && ptb_step_balances(shape);
+}
+
+bool ptb_step_balance_possible(const char *strategy, char *reason)
+{
+    if (!is_word(strategy, "local-sgd") && !is_word(strategy, "async"))
+        return true;
+    snprintf(reason, PTB_REASON_BYTES,
+             "ranks of %s do not train in step, and --balance-statistics global sums counts over ranks in "
+             "every microbatch; use local",
+             strategy);
+    return false;
+}
+
 ptb_optimizer ptb_step_optimizer(const ptb_step_config *c, ptb_dtype type)
 {
     bool is_f16 = type == PTB_F16;
@@ -164,6 +185,8 @@ void ptb_step_params(const ptb_step_config *c, const ptb_step_point *point, ptb_
         ptb_params_set(p, "expert_dispatch", "%s", c->expert_dispatch);
         ptb_params_set(p, "expert_overlap", "%s", c->expert_overlap ? "yes" : "no");
     }
+    if (point->balance && !is_word(c->balance_statistics, "local"))
+        ptb_params_set(p, "balance_statistics", "%s", c->balance_statistics);
     if (point->context)
         ptb_params_set(p, "context", "%s", c->context);
     if (point->context && c->context_degree && is_word(c->context, "ring_all_to_all"))

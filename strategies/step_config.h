@@ -12,6 +12,7 @@ typedef struct {
     // Lists: a case for each combination.
     char *strategy, *comm, *algorithm, *precision;
     char *transport, *kernels, *device, *data, *reduce_type, *recompute, *mesh, *expert_dispatch, *context;
+    char *balance_statistics;
     ptb_model_options model;
     int64_t batch, micro_batches, recompute_every, threads, context_degree, tensor_chunks;
     bool pack, overlap, deterministic, graph, sequence_parallel, expert_overlap;
@@ -30,6 +31,7 @@ typedef struct {
     bool tensor;      // layers are cut over ranks
     bool experts;     // are on several ranks
     bool context;     // sequences are split over ranks
+    bool balance;     // there are load-balancing losses
     int64_t batch;    // effective sequences of the global batch
     const char *data; // where the tokens come from, in words
     uint64_t seed;
@@ -45,6 +47,11 @@ double ptb_step_rate(const ptb_step_config *config, int64_t hidden);
 // USAGE, logged, when settings contradict each other; `rate` is what ptb_step_rate gives, `dropout` the
 // model's.
 ptb_status ptb_step_check(const ptb_step_config *config, double dropout);
+// Whether there are load-balancing losses; whether they have the statistics of all ranks; and whether a
+// strategy can be run so, else why not, into reason (PTB_REASON_BYTES).
+bool ptb_step_balances(const ptb_model_shape *shape);
+bool ptb_step_balances_globally(const ptb_step_config *config, const ptb_model_shape *shape);
+bool ptb_step_balance_possible(const char *strategy, char *reason);
 ptb_optimizer ptb_step_optimizer(const ptb_step_config *config, ptb_dtype type);
 // Compute type by the option's word.
 ptb_dtype ptb_step_type(const char *precision); // tf32: f32

@@ -30,6 +30,17 @@ bool ptb_trainer_experts(const ptb_trainer_config *c, ptb_expert_env *env)
     return c->mesh.size[PTB_MESH_EP] > 1;
 }
 
+// What load-balancing losses with the statistics of all ranks need, without lane; false: there are none.
+static bool describe_balance(const ptb_trainer_config *c, ptb_balance_env *env)
+{
+    const ptb_model_shape *s = &c->layout->shape;
+    int ranks = ptb_mesh_size(&c->mesh, ptb_lanes_axes(PTB_LANE_BALANCE, &c->mesh, c->strategy->shards));
+    int64_t rows = ptb_trainer_sequences(c) * s->sequence / c->mesh.size[PTB_MESH_CP];
+    *env = (ptb_balance_env){
+        .kernels = c->kernels, .layout = c->layout, .ranks = ranks, .slots = 1, .rows = (size_t)rows};
+    return c->balance_global && s->experts && s->balance > 0 && ranks > 1;
+}
+
 // What ranks that share layers need, without a lane; false: layers are whole. model: with its other axes.
 static bool describe_tensor(const ptb_trainer_config *c, const ptb_model_config *model, ptb_tensor_env *env)
 {
@@ -136,6 +147,9 @@ void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_C
         ptb_expert_axis_describe(&expert_env, &experts);
         model.experts = &experts;
     }
+    ptb_balance_axis balance = {.counts = NULL};
+    if (describe_balance(c, &balance.env))
+        model.balance = &balance;
     ptb_context_axis context;
     char reason[PTB_REASON_BYTES];
     if (describe_context(c, &context, reason) == PTB_OK && context.ops)
@@ -148,6 +162,8 @@ void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_C
         ptb_tensor_axis_memory(&model.tensor->env, bytes);
     if (model.experts)
         ptb_expert_axis_memory(model.experts, bytes);
+    if (model.balance)
+        ptb_balance_axis_memory(&model.balance->env, bytes);
     if (model.context)
         ptb_context_memory(model.context, bytes);
     c->strategy->memory(&env, bytes);
@@ -279,6 +295,7 @@ static ptb_status make_model(ptb_trainer *t)
     model.on_phase.call = ptb_trainer_phase;
     model.on_phase.context = t;
     model.experts = t->experts;
+    model.balance = t->balance;
     model.context = t->context.ops ? &t->context : NULL;
     model.tensor = t->tensor;
     PTB_TRY(ptb_model_new(&model, &t->model));
@@ -293,7 +310,8 @@ static ptb_status check_call(const ptb_trainer *t, ptb_lane_use use, ptb_coll_ki
                              char *reason)
 {
     ptb_comm *comm = t->lanes.lane[use].comm;
-    size_t count = use == PTB_LANE_LOSS ? 1 : t->config.layout->count;
+    bool few = use == PTB_LANE_LOSS || use == PTB_LANE_BALANCE;
+    size_t count = few ? 1 : t->config.layout->count;
     ptb_coll call = {.kind = kind, .count = count, .dtype = type, .op = PTB_SUM};
     return comm->size == 1 || comm->ops->supports(comm, &call, true, reason) ? PTB_OK : PTB_SKIPPED;
 }
@@ -302,6 +320,8 @@ static ptb_status check_collective(ptb_trainer *t, char *reason)
 {
     const ptb_trainer_config *c = &t->config;
     PTB_TRY(check_call(t, PTB_LANE_LOSS, PTB_ALL_REDUCE, PTB_F64, reason));
+    if (t->balance)
+        PTB_TRY(check_call(t, PTB_LANE_BALANCE, PTB_ALL_REDUCE, PTB_I32, reason));
     if (!c->strategy->shards)
         return check_call(t, PTB_LANE_DENSE, PTB_ALL_REDUCE, c->reduce_type, reason);
     PTB_TRY(check_call(t, PTB_LANE_DENSE_SHARD, PTB_REDUCE_SCATTER, c->reduce_type, reason));
@@ -331,6 +351,15 @@ static ptb_status open_experts(ptb_trainer *t)
     env.lane = &t->lanes.lane[PTB_LANE_EXPERT];
     env.device = t->device;
     return ptb_expert_axis_open(&env, &t->experts);
+}
+
+static ptb_status open_balance(ptb_trainer *t)
+{
+    ptb_balance_env env;
+    if (!describe_balance(&t->config, &env))
+        return PTB_OK;
+    env.lane = &t->lanes.lane[PTB_LANE_BALANCE];
+    return ptb_balance_axis_open(&env, &t->balance);
 }
 
 static ptb_status open_data(ptb_trainer *t)
@@ -386,6 +415,7 @@ static ptb_status make_shared(ptb_trainer *t, char *reason)
     PTB_TRY(make_lanes(t));
     PTB_TRY(ptb_world_agree(c->world, make_together(t)));
     PTB_TRY(ptb_world_agree(c->world, open_experts(t)));
+    PTB_TRY(ptb_world_agree(c->world, open_balance(t)));
     PTB_TRY(ptb_world_agree(c->world, open_context(t)));
     PTB_TRY(ptb_world_agree(c->world, open_tensor(t)));
     PTB_TRY(ptb_world_agree(c->world, make_model(t)));
@@ -484,6 +514,7 @@ void ptb_trainer_free(ptb_trainer *t)
         t->data->ops->close(t->data);
     ptb_lane_free(&t->lanes.lane[PTB_LANE_LOSS], PTB_MEMORY_COMMUNICATION, loss_bytes(&t->config), t->loss);
     ptb_tensor_axis_close(t->tensor);
+    ptb_balance_axis_close(t->balance);
     ptb_expert_axis_close(t->experts);
     ptb_context_close(&t->context);
     ptb_lanes_release(&t->lanes);

@@ -19,6 +19,7 @@ typedef struct {
     const ptb_layout *layout; // cut as the mesh says
     const ptb_expert_dispatch *expert_dispatch; // with ep; NULL: all_to_all
     bool expert_overlap;                        // experts' communication beside what does not depend on it
+    bool balance_global;        // load-balancing losses have the statistics of all ranks' microbatches
     const ptb_context *context; // how attention goes over sequences that cp splits; NULL: ring
     int context_degree;         // ptb_context_env.degree
     const ptb_tokens *tokens;
@@ -59,9 +60,10 @@ typedef struct {
     ptb_stream *compute, *communication;
     ptb_timeline timeline; // of compute
     ptb_lanes lanes;
-    ptb_tensor_axis *tensor;  // NULL: layers are whole
-    ptb_expert_axis *experts; // NULL: every rank has all experts
-    ptb_context_axis context; // ops NULL: sequences are whole
+    ptb_tensor_axis *tensor;   // NULL: layers are whole
+    ptb_expert_axis *experts;  // NULL: every rank has all experts
+    ptb_balance_axis *balance; // NULL: load-balancing losses have a rank's statistics, or there are none
+    ptb_context_axis context;  // ops NULL: sequences are whole
     ptb_model *model;
     ptb_data *data;
     double *loss;        // [most steps on their way, 1 at least]: device memory, from the communicator

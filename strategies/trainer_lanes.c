@@ -26,6 +26,7 @@ static const struct {
     [PTB_LANE_TENSOR] = {TP, PTB_AXIS_TP, PTB_LANE_TP},
     [PTB_LANE_CONTEXT] = {CP, PTB_AXIS_CP, PTB_LANE_CP},
     [PTB_LANE_EXPERT] = {EP, PTB_AXIS_EP, PTB_LANE_EP},
+    [PTB_LANE_BALANCE] = {CP | EP | SHARD | REPLICATE, PTB_AXIS_DP, PTB_LANE_COMMUNICATION},
 };
 
 unsigned ptb_lanes_axes(ptb_lane_use use, const ptb_mesh *mesh, bool shards)

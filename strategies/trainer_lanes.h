@@ -17,6 +17,7 @@ typedef enum {
     PTB_LANE_TENSOR,
     PTB_LANE_CONTEXT,
     PTB_LANE_EXPERT,
+    PTB_LANE_BALANCE, // counts of experts' choices, over everyone who has other tokens
     PTB_LANE_COUNT
 } ptb_lane_use;
 

@@ -10,9 +10,10 @@
 // is enqueued; the one exception is said by `waits`.
 //
 // Capacity is per rank and expert: of each rank's rows an expert takes at most ceil(capacity_factor * rows *
-// top_k / experts). So is the load-balancing loss: it is made of the statistics of one rank's microbatch, and
-// counts with that microbatch's share of the global batch. Both are what one rank computes that has the same
-// rows as a microbatch. Drop-less results do not depend on the number of ranks, but for rounding.
+// top_k / experts). So is the load-balancing loss, unless there is a balance axis (balance.h): it is made of
+// the statistics of one rank's microbatch, and counts with that microbatch's share of the global batch. Both
+// are what one rank computes that has the same rows as a microbatch. Drop-less results do not depend on the
+// number of ranks, but for rounding.
 #ifndef PTB_STRATEGIES_EXPERT_DISPATCH_H
 #define PTB_STRATEGIES_EXPERT_DISPATCH_H
 

@@ -11,6 +11,7 @@
 
 #include "core/trace.h"
 #include "strategies/context/context.h"
+#include "strategies/expert/balance.h"
 #include "strategies/expert/dispatch.h"
 #include "strategies/tensor/tensor.h"
 #include "strategies/timeline.h"
@@ -46,6 +47,9 @@ typedef struct {
     // Experts on several ranks, whose rows are as many as this model's; NULL: all are here. For checks and
     // memory it need not be open.
     ptb_expert_axis *experts;
+    // Load-balancing losses with the statistics of all ranks that have other rows; for as many slots, of a
+    // model with such losses. NULL: of this rank's microbatch alone.
+    ptb_balance_axis *balance;
     // Where the layout is cut over tp ranks, what they exchange; else NULL. Of it ptb_model_check and
     // ptb_model_memory read the settings alone (see ptb_model_tensor).
     ptb_tensor_axis *tensor;
@@ -99,8 +103,7 @@ typedef struct {
     uint64_t step, sequence;
     double scale;        // of every token's cross-entropy: 1 / tokens of the global batch makes the sum over
                          // microbatches and ranks the mean
-    double share;        // of the microbatch in the global batch: weight of its load-balancing loss, which is
-                         // made of the statistics of this rank's microbatch alone
+    double share;        // of the microbatch in the global batch: weight of its load-balancing loss
     const float *factor; /* [1], device memory: loss scale of f16 training, of gradients alone; NULL: 1 */
 } ptb_microbatch;
 

@@ -151,10 +151,14 @@ static ptb_status sum_rows(const ptb_pass *p, size_t end, int *chunk)
 
 ptb_status ptb_head_loss(const ptb_pass *p, bool add, double *loss)
 {
-    bool has_balance = p->m->w.experts && p->m->config.layout->shape.balance > 0;
+    bool has_balance = p->slot->balance;
+    ptb_balance_axis *balance = p->m->config.balance;
+    int slot = (int)(p->slot - p->m->slot);
     int arrived = 0, summed = 0;
     PTB_TRY(tell_phase(p, PTB_PHASE_FORWARD));
     PTB_TRY(ptb_pass_gather(p, p->slot->norm));
+    if (balance)
+        PTB_TRY(ptb_balance_axis_begin(balance, slot));
     if (has_balance)
         PTB_TRY(take_balance(p, add, loss));
     for (size_t first = 0, rows; first < p->m->w.rows; first += rows) {
@@ -170,6 +174,8 @@ ptb_status ptb_head_loss(const ptb_pass *p, bool add, double *loss)
         PTB_TRY(product_backward(p, first, rows, p->accumulate || first > 0));
         PTB_TRY(sum_rows(p, first + rows, &summed));
     }
+    if (balance)
+        PTB_TRY(ptb_balance_axis_take(balance, slot, p->slot->microbatch.share, loss));
     return ptb_pass_join(p);
 }
 

@@ -55,13 +55,13 @@ typedef struct {
 typedef struct {
     ptb_microbatch microbatch;
     int32_t *inputs, *targets, *starts; /* [N]; starts NULL: not packed */
-    double *balance;                    /* [1]: its load-balancing losses */
-    void *embedded;                     /* [M, C] */
-    ptb_block_state *block;             // [layers]
-    ptb_block_gradients *gradients;     // [layers]
-    void *norm;                         /* [M, C]: input of the head's product, after the loss its gradient */
-    float *norm_mean, *norm_rstd;       /* [M] */
-    void *d_embedded;                   /* [M, C] */
+    double *balance;        /* [1]: its load-balancing losses; NULL: none, or those of a balance axis */
+    void *embedded;         /* [M, C] */
+    ptb_block_state *block; // [layers]
+    ptb_block_gradients *gradients; // [layers]
+    void *norm;                     /* [M, C]: input of the head's product, after the loss its gradient */
+    float *norm_mean, *norm_rstd;   /* [M] */
+    void *d_embedded;               /* [M, C] */
 } ptb_slot;
 
 typedef struct {

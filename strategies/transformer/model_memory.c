@@ -5,7 +5,8 @@
 // rounded up to 64 bytes (tests/unit/test_model_memory.c holds the code to it). Activations:
 //
 //   once      what recomputed blocks share: the largest of their recomputed parts
-//   a slot    N (8, + 4 packed), + 8 with a balance loss, + 3 e M C (embedded, the head's norm, the gradient
+//   a slot    N (8, + 4 packed), + 8 with a balance loss of its own, + 3 e M C (embedded, the head's norm,
+//   the gradient
 //             of the residual stream) + M x norm (8 LayerNorm, 4 RMSNorm)
 //   a block   e M C (its output), and what is not recomputed of
 //     attention (recomputed by selective and full)   e N A + 4 N heads, + what a context-parallel axis keeps
@@ -310,7 +311,8 @@ static void place_slot(const ptb_model *m, arena *a, const ptb_block_state share
     slot->inputs = piece(a, n, sizeof *slot->inputs);
     slot->targets = piece(a, n, sizeof *slot->targets);
     slot->starts = piece(a, m->config.packed ? n : 0, sizeof *slot->starts);
-    slot->balance = piece(a, s->experts && s->balance > 0 ? 1 : 0, sizeof *slot->balance);
+    bool balances = s->experts && s->balance > 0 && !m->config.balance;
+    slot->balance = piece(a, balances ? 1 : 0, sizeof *slot->balance);
     slot->embedded = piece(a, narrow, e);
     place_norm(m, a, &slot->norm, &slot->norm_mean, &slot->norm_rstd);
     slot->d_embedded = piece(a, narrow, e);

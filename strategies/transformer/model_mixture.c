@@ -27,35 +27,48 @@ static ptb_pass_layer grouped(const ptb_pass *p, ptb_tensor_role weight)
                             .offsets = moved ? b->flow.offsets : b->offsets};
 }
 
-static bool has_balance(const ptb_pass *p)
+static size_t block_of(const ptb_pass *p)
 {
-    return p->m->config.layout->shape.balance > 0;
+    return p->number - 1;
 }
 
+static int slot_of(const ptb_pass *p)
+{
+    return (int)(p->slot - p->m->slot);
+}
+
+// again: balance losses have been taken.
 static ptb_status route(const ptb_pass *p, bool again)
 {
     const ptb_model_widths *w = &p->m->w;
     const ptb_model_shape *s = &p->m->config.layout->shape;
+    const ptb_balance_axis *balance = again ? NULL : p->m->config.balance;
     ptb_block_state *b = p->state;
     PTB_TRY(ptb_pass_linear(p, plain(p, PTB_BLOCK_ROUTER_WEIGHT), ptb_pass_whole(p, b->norm2), NULL,
                             b->probabilities));
-    return p->k->route(p->stream, &(ptb_route){.probabilities = b->probabilities,
-                                               .expert = b->expert,
-                                               .weight = b->weight,
-                                               .slot = b->slot,
-                                               .offsets = b->offsets,
-                                               .counts = b->counts,
-                                               .tally = again ? NULL : b->tally,
-                                               .loss = has_balance(p) && !again ? p->slot->balance : NULL,
-                                               .logits = b->probabilities,
-                                               .rows = w->rows,
-                                               .experts = w->experts,
-                                               .top_k = w->top_k,
-                                               .capacity = w->capacity,
-                                               .part = w->flow.part,
-                                               .balance = s->balance,
-                                               .scale = p->slot->microbatch.share,
-                                               .normalise = s->normalise});
+    ptb_route args = {.probabilities = b->probabilities,
+                      .expert = b->expert,
+                      .weight = b->weight,
+                      .slot = b->slot,
+                      .offsets = b->offsets,
+                      .counts = b->counts,
+                      .tally = again ? NULL : b->tally,
+                      .loss = again ? NULL : p->slot->balance,
+                      .sums = balance ? ptb_balance_axis_sums(balance, slot_of(p), block_of(p)) : NULL,
+                      .logits = b->probabilities,
+                      .rows = w->rows,
+                      .experts = w->experts,
+                      .top_k = w->top_k,
+                      .capacity = w->capacity,
+                      .part = w->flow.part,
+                      .balance = s->balance,
+                      .scale = p->slot->microbatch.share,
+                      .normalise = s->normalise};
+    PTB_TRY(p->k->route(p->stream, &args));
+    if (!balance)
+        return PTB_OK;
+    return ptb_stream_copy(p->stream, ptb_balance_axis_counts(balance, slot_of(p), block_of(p)), b->counts,
+                           w->experts * sizeof *b->counts);
 }
 
 static ptb_status dispatch(const ptb_pass *p)
@@ -230,13 +243,16 @@ static ptb_status router_backward(const ptb_pass *p, bool add)
     const ptb_model_widths *w = &p->m->w;
     const ptb_model_shape *s = &p->m->config.layout->shape;
     const ptb_block_state *b = p->state;
+    const ptb_balance_axis *balance = p->m->config.balance;
     ptb_route_gradient route = {.type = p->m->config.type,
                                 .d_logits = p->g->d_router,
                                 .d_weight = p->m->d_weight,
                                 .probabilities = b->probabilities,
                                 .weight = b->weight,
                                 .expert = b->expert,
-                                .counts = b->counts,
+                                .counts = balance ? ptb_balance_axis_counts(balance, slot_of(p), block_of(p))
+                                                  : b->counts,
+                                .counted = balance ? (size_t)balance->env.ranks * w->rows : 0,
                                 .factor = p->slot->microbatch.factor,
                                 .rows = w->rows,
                                 .experts = w->experts,

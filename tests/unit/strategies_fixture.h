@@ -369,4 +369,48 @@ static double tensor_difference(const division_run *run, const float *a, const f
     return most;
 }
 
+// One rank, without microbatches.
+static inline void train_alone(division_asked asked, division_run *run)
+{
+    asked.strategy = "ddp";
+    asked.mesh = "";
+    asked.ranks = 1;
+    asked.micro_batches = 1;
+    asked.recompute = PTB_RECOMPUTE_NONE;
+    asked.graph = false;
+    asked.fault = NO_FAULT;
+    const char *problem = divide_and_train(&asked, run);
+    if (problem)
+        print_error("one rank: %s\n", problem);
+    assert_null(problem);
+}
+
+static inline double series_difference(const double *a, const double *b)
+{
+    double most = 0;
+    for (int i = 0; i < STEPS; i++)
+        most = fmax(most, isfinite(a[i]) ? fabs(a[i] / b[i] - 1) : INFINITY);
+    return most;
+}
+
+// The largest relative difference of anything to one rank's; *what it was of.
+static inline double compare_runs(const division_run *run, const division_run *alone, const char **what)
+{
+    const char *worst = "";
+    static char name[64];
+    double differences[] = {series_difference(run->losses[0], alone->losses[0]),
+                            series_difference(run->norms[0], alone->norms[0]),
+                            tensor_difference(run, run->gradients, alone->gradients, &worst),
+                            tensor_difference(run, run->parameters, alone->parameters, &worst)};
+    static const char *const names[] = {"loss", "norm", "gradient", "parameter"};
+    double most = -1;
+    for (int i = 0; i < 4; i++)
+        if (!(differences[i] <= most)) {
+            most = differences[i];
+            snprintf(name, sizeof name, "%s %s", names[i], i < 2 ? "" : worst);
+        }
+    *what = name;
+    return most;
+}
+
 #endif

@@ -90,42 +90,6 @@ static division_asked asked_of(const split_case *c)
                             .adjust = choose};
 }
 
-static void train_alone(division_asked asked, division_run *run)
-{
-    asked.strategy = "ddp";
-    asked.mesh = "";
-    asked.ranks = 1;
-    asked.micro_batches = 1;
-    asked.recompute = PTB_RECOMPUTE_NONE;
-    asked.graph = false;
-    const char *problem = divide_and_train(&asked, run);
-    if (problem)
-        fail_msg("one rank: %s", problem);
-}
-
-static double series_difference(const double *a, const double *b)
-{
-    double most = 0;
-    for (int i = 0; i < STEPS; i++)
-        most = fmax(most, isfinite(a[i]) ? fabs(a[i] / b[i] - 1) : INFINITY);
-    return most;
-}
-
-// The largest relative difference of anything to one rank's.
-static double compare(const division_run *run, const division_run *alone, const char **worst)
-{
-    double most = fmax(series_difference(run->losses[0], alone->losses[0]),
-                       series_difference(run->norms[0], alone->norms[0]));
-    *worst = "loss or norm";
-    const char *name = "";
-    double gradients = tensor_difference(run, run->gradients, alone->gradients, &name);
-    *worst = gradients > most ? name : *worst;
-    most = fmax(most, gradients);
-    double parameters = tensor_difference(run, run->parameters, alone->parameters, &name);
-    *worst = parameters > most ? name : *worst;
-    return fmax(most, parameters);
-}
-
 // Bytes that a rank sends over the cp lane in all steps: what context.h's plug-ins say of a block, forward
 // once more where it is recomputed.
 static double volume_of(const split_case *c)
@@ -158,7 +122,7 @@ static bool compare_case(const split_case *c)
     division_run run, alone;
     const char *what = "", *problem = divide_and_train(&asked, &run);
     train_alone(asked, &alone);
-    double difference = problem ? INFINITY : compare(&run, &alone, &what);
+    double difference = problem ? INFINITY : compare_runs(&run, &alone, &what);
     double volume = run.moved[0][PTB_LANE_CONTEXT].volume_bytes, wanted = volume_of(c);
     bool right = difference < 1e-5 && fabs(volume - wanted) < 1;
     if (!right)

@@ -47,6 +47,7 @@ static void key_of(const ptb_step_config *config, char key[PTB_KEY_BYTES])
     ptb_step_point point = {.strategy = config->strategy,
                             .tensor = true,
                             .experts = true,
+                            .balance = true,
                             .comm = "host",
                             .algorithm = "auto",
                             .precision = config->precision,
