@@ -257,6 +257,17 @@ static inline void data_add_memory(ptb_metrics *m)
     ptb_metrics_add(m, "skipped_steps", 1, "", PTB_LOWER_IS_BETTER, "steps without an update");
 }
 
+// Updates lacked: none, one and two in 10, 30 and 60 of 100 gradients.
+static inline ptb_series data_add_staleness(ptb_metrics *m)
+{
+    static const double gradients[] = {10, 30, 60};
+    ptb_metrics_add(m, "staleness_mean", 1.5, "steps", PTB_NEUTRAL, "updates lacked, mean");
+    ptb_metrics_add(m, "staleness_max", 2, "steps", PTB_NEUTRAL, "updates lacked, at most");
+    ptb_metrics_add(m, "stale_gradients", 90, "%", PTB_NEUTRAL, "gradients that lacked any");
+    return (ptb_series){.name = "staleness", .unit = "gradients", .values = gradients, .count = 3};
+}
+
+// "async" is two updates behind, and its loss higher by 0.25.
 static inline void data_add_steps(const data_run *run, const char *strategy, int batch, double compute_ms,
                                   double exposed_ms, size_t steps)
 {
@@ -268,11 +279,14 @@ static inline void data_add_steps(const data_run *run, const char *strategy, int
         ptb_params_set(&params, named[i][0], "%s", named[i][1]);
     ptb_params_set(&params, "batch", "%d", batch);
     ptb_params_set(&params, "ranks", "%d", run->ranks);
+    bool is_async = strcmp(strategy, "async") == 0;
+    if (is_async)
+        ptb_params_set(&params, "staleness", "2");
     double samples[DATA_STEPS], loss[DATA_STEPS]; // `steps` of them, at most all
     double ms = compute_ms + exposed_ms;
     for (int i = 0; i < (int)steps; i++) {
         samples[i] = ms * DATA_MS * (1 + 0.02 * data_jitter((uint64_t)i, (uint64_t)run->ranks));
-        loss[i] = 1.9 + 3.65 * exp(-i / 22.0) + 0.03 * data_jitter((uint64_t)i, 7);
+        loss[i] = 1.9 + 3.65 * exp(-i / 22.0) + 0.03 * data_jitter((uint64_t)i, 7) + 0.25 * is_async;
     }
     ptb_summary summary = ptb_stats_summarise(samples, steps);
     ptb_rank_record ranks[8] = {{0}};
@@ -303,8 +317,12 @@ static inline void data_add_steps(const data_run *run, const char *strategy, int
     ptb_metrics_add(&m, "loss_first", loss[0], "nats", PTB_NEUTRAL, "mean cross entropy a token");
     ptb_metrics_add(&m, "loss_last", loss[steps - 1], "nats", PTB_LOWER_IS_BETTER,
                     "mean cross entropy a token");
+    ptb_metrics_add(&m, "loss_steps_8_15", loss[steps / 2], "nats", PTB_LOWER_IS_BETTER,
+                    "mean cross entropy a token");
     data_add_memory(&m);
-    const ptb_series series = {.name = "loss", .unit = "nats", .values = loss, .count = steps};
+    ptb_series series[2] = {{.name = "loss", .unit = "nats", .values = loss, .count = steps}};
+    if (is_async)
+        series[1] = data_add_staleness(&m);
     ptb_case named_case = {.params = params};
     char key[PTB_KEY_BYTES];
     ptb_case_key("step", &named_case, key);
@@ -327,8 +345,8 @@ static inline void data_add_steps(const data_run *run, const char *strategy, int
         .combined_count = steps,
         .rank = ranks,
         .metrics = &m,
-        .series = &series,
-        .series_count = 1,
+        .series = series,
+        .series_count = is_async ? 2 : 1,
     };
     data_must(ptb_store_add_case(run->store, run->repetition, &record), "add step");
 }
