@@ -5,20 +5,25 @@
 # and their spread), the step's time beside the bound without communication (measured in the same processes).
 #
 # usage: tests/bench/overlap.sh [BUILD [ROUNDS [RATE [STRATEGIES]]]]   as root, on a machine that does nothing else
-#   BUILD build, ROUNDS 3, RATE 1gbit, STRATEGIES "ddp fsdp"
-# The batch is chosen so that computing takes about twice as long as the transfer: BATCH_ddp, BATCH_fsdp override it.
+#   BUILD build, ROUNDS 3, RATE 1gbit, STRATEGIES "ddp fsdp tp tp+sp ep"
+# What is switched on and off: gradients beside backward and parameters beside forward (ddp, fsdp), the sums of one chunk
+# of the tokens beside the products of the next (tp, tp+sp: --tensor-chunks CHUNKS, 4), tokens on their way beside shared
+# experts and the gradients of weights (ep). Of tp and ep the exposed communication is that of their axis.
+# Batch and rate are chosen so that computing takes about twice as long as the transfer: BATCH_ddp, BATCH_fsdp, BATCH_tp,
+# BATCH_ep override the batch. What tp sends grows with the batch as its computing does, so its link is RATE_tp, 4gbit.
 build=$(realpath "${1:-build}")
-rounds=${2:-3} rate=${3:-1gbit} strategies=${4:-ddp fsdp}
+rounds=${2:-3} rate=${3:-1gbit} strategies=${4:-ddp fsdp tp tp+sp ep}
 export PTBENCH=$build/ptbench PTB_SOURCE
 PTB_SOURCE=$(cd "$(dirname "$0")/../.." && pwd)
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 . "$PTB_SOURCE/tests/mpi/netns.sh"
 hosts_up 2
 limit() { # RATE of both cards; "" takes the limit away
-    local h
+    local h burst=15kb
+    [[ $1 =~ ^([0-9]+)gbit$ ]] && burst=$((15 * BASH_REMATCH[1]))kb # as long a burst at every rate
     for h in 0 1; do
         tc -n "$hosts_prefix-h$h" qdisc del dev eth0 root 2>/dev/null
-        [ -z "$1" ] || tc -n "$hosts_prefix-h$h" qdisc add dev eth0 root tbf rate "$1" burst 15kb latency 20ms || exit 1
+        [ -z "$1" ] || tc -n "$hosts_prefix-h$h" qdisc add dev eth0 root tbf rate "$1" burst "$burst" latency 20ms || exit 1
     done
 }
 # A rank a core, its communication thread included.
@@ -29,41 +34,52 @@ step() { # DB HOSTS OPTION...
         'exec taskset -c "$OMPI_COMM_WORLD_RANK" "$@"' sh "$PTBENCH" run step --comm host -n 6 -w 2 --db "$db" "$@" \
         >"$folder/log" 2>&1 || { cat "$folder/log"; exit 1; }
 }
-limit "$rate"
 for strategy in $strategies; do
-    batch=BATCH_$strategy
-    batch=${!batch:-$([ "$strategy" = ddp ] && echo 60 || echo 90)}
-    for ((round = 1; round <= rounds; round++)); do
-        step "$folder/link.db" h0:1,h1:1 --strategy "$strategy" --batch "$batch"
-        step "$folder/link.db" h0:1,h1:1 --strategy "$strategy" --batch "$batch" --no-overlap
-    done
-    for ((round = 1; round <= rounds; round++)); do
-        step "$folder/shm.db" h0:2 --strategy "$strategy" --batch "$batch"
-        step "$folder/shm.db" h0:2 --strategy "$strategy" --batch "$batch" --no-overlap
+    kind=${strategy%+sp}
+    case $kind in
+    tp) batch=16 on=(--tensor-chunks "${CHUNKS:-4}") off=(--tensor-chunks 1) model=() ;;
+    ep) batch=32 on=() off=(--no-expert-overlap) model=(--experts 8 --top-k 2 --shared-experts 1) ;;
+    fsdp) batch=90 on=() off=(--no-overlap) model=() ;;
+    *) batch=60 on=() off=(--no-overlap) model=() ;;
+    esac
+    asked=BATCH_$kind
+    batch=${!asked:-$batch} link=$rate
+    [ "$kind" != tp ] || link=${RATE_tp:-4gbit}
+    limit "$link"
+    for place in link:h0:1,h1:1 shm:h0:2; do
+        for ((round = 1; round <= rounds; round++)); do
+            for switch in on off; do
+                declare -n options=$switch
+                step "$folder/${place%%:*}-$switch-$link.db" "${place#*:}" --strategy "$strategy" --batch "$batch" \
+                    "${model[@]}" "${options[@]}"
+            done
+        done
     done
 done
-for where in link shm; do
-    "$PTBENCH" export --db "$folder/$where.db" $("$PTBENCH" runs --db "$folder/$where.db" | awk '$1 + 0 > 0 { print $1 }') >"$folder/$where.json"
+for db in "$folder"/*.db; do
+    "$PTBENCH" export --db "$db" $("$PTBENCH" runs --db "$db" | awk '$1 + 0 > 0 { print $1 }') >"${db%.db}.json"
 done
-python3 - "$folder" "$rate" <<'PYTHON'
-import json, statistics, sys
-folder, rate = sys.argv[1:]
+python3 - "$folder" <<'PYTHON'
+import glob, json, os, statistics, sys
 def spread(values, form="%.1f"):
     return (form + " [" + form + "-" + form + "]") % (statistics.median(values), min(values), max(values))
-for where, words in (("link", "two hosts, " + rate), ("shm", "one host, shared memory")):
-    cases = {}
-    for run in json.load(open(f"{folder}/{where}.json"))["runs"]:
+cases = {}
+for file in sorted(glob.glob(sys.argv[1] + "/*.json")):
+    where, switch, rate = os.path.basename(file)[:-len(".json")].split("-")
+    for run in json.load(open(file))["runs"]:
         for case in run["repetitions"][0]["cases"]:
+            key = case["params"]["strategy"], case["params"]["batch"], where, rate
             metrics = {m["name"]: m["value"] for m in case["metrics"]}
-            key = case["params"]["strategy"], case["params"]["batch"]
-            cases.setdefault(key, {"yes": [], "no": []})[case["params"]["overlap"]].append(metrics)
-    for (strategy, batch), two in cases.items():
-        on, off = two["yes"], two["no"]
-        hidden = [100 * (1 - a["exposed_comm"] / b["exposed_comm"]) for a, b in zip(on, off)]
-        print(f"{strategy}, global batch {batch}, {words}: exposed communication off "
-              f"{spread([m['exposed_comm'] for m in off])} ms, on {spread([m['exposed_comm'] for m in on])} ms: "
-              f"hidden {spread(hidden)} %")
-        print(f"    step off {spread([m['step'] for m in off])} ms, on {spread([m['step'] for m in on])} ms; "
-              f"bound without communication {spread([m['ideal_step'] for m in on])} ms; "
-              f"efficiency on {spread([100 * m['ideal_step'] / m['step'] for m in on])} %")
+            cases.setdefault(key, {"on": [], "off": []})[switch].append(metrics)
+for (strategy, batch, where, rate), two in cases.items():
+    on, off = two["on"], two["off"]
+    exposed = {"tp": "exposed_tp", "tp+sp": "exposed_tp", "ep": "exposed_ep"}.get(strategy, "exposed_comm")
+    hidden = [100 * (1 - a[exposed] / b[exposed]) for a, b in zip(on, off)]
+    words = "two hosts, " + rate if where == "link" else "one host, shared memory"
+    print(f"{strategy}, global batch {batch}, {words}: {exposed} off {spread([m[exposed] for m in off])} ms, "
+          f"on {spread([m[exposed] for m in on])} ms: hidden {spread(hidden)} %")
+    print(f"    step off {spread([m['step'] for m in off])} ms, on {spread([m['step'] for m in on])} ms, on / off "
+          f"{spread([a['step'] / b['step'] for a, b in zip(on, off)], '%.3f')}; "
+          f"bound without communication {spread([m['ideal_step'] for m in on])} ms; "
+          f"efficiency on {spread([100 * m['ideal_step'] / m['step'] for m in on])} %")
 PYTHON

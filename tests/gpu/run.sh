@@ -1,7 +1,8 @@
 #!/bin/bash
 # Checks ptbench on real GPUs, in at most 6 minutes on one of them: all kernels against plain loops in double precision
-# and against their limits, NCCL, CUPTI's capture, training steps of GPT-2 124M and of a Llama-like 1B model in bf16, copies.
-# With several GPUs also collectives between them and steps over all of them.
+# and against their limits, NCCL, CUPTI's capture, training steps of GPT-2 124M and of a Llama-like 1B model in bf16, copies,
+# every parallel strategy with one rank. With several GPUs also collectives between them, and steps and every strategy over 2
+# and over all of them. Losses of the strategies are compared, in f32 and in bf16, and what they cost stands side by side.
 #
 #   tests/gpu/run.sh [-o FOLDER] [-n GPUS] [--only PART] [--no-floors] [--tiny]
 #
@@ -21,7 +22,7 @@ while [ $# -gt 0 ]; do
     --only) only=$2; shift 2 ;;
     --no-floors) floors=no; shift ;;
     --tiny) tiny=yes floors=no; shift ;;
-    *) sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
 done
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 3
@@ -130,6 +131,8 @@ gpt2=(--model gpt2-124m) gpt2_rows=4096 gpt2_batch=32 gpt2_steps=20
 llama=(--model llama3-1b --sequence 4096) llama_rows=4096 llama_batch=2 llama_steps=10
 moe=(--model deepseek-moe-16b --sequence 2048) moe_rows=2048
 wide=(--model llama3-8b --sequence 4096) wide_rows=4096
+strategy_model=("device = cuda" "model = gpt2-124m") strategy_few=("layers = 2") strategy_batch=8 strategy_steps=10
+strategy_experts=8
 if [ -n "$tiny" ]; then
     big=64K small=1000
     gpt2=(--model tiny) gpt2_rows=128 gpt2_batch=2 gpt2_steps=4
@@ -137,6 +140,8 @@ if [ -n "$tiny" ]; then
     llama_rows=128 llama_batch=2 llama_steps=4
     moe=(--model tiny --experts 4 --top-k 2) moe_rows=128
     wide=(--model tiny --heads 1) wide_rows=128
+    strategy_model=("device = cuda" "layers = 1" "hidden = 32" "heads = 4" "sequence = 32" "vocab = 64") strategy_few=()
+    strategy_batch=2 strategy_steps=4
 fi
 part all-reduce-one-rank 30 all_reduce --np 1 --comm nccl --bytes 8,$small,$big --max-time 200ms
 part copies 40 pairs "${one[@]}" --paths h2d,d2h,d2d --bytes $small,$big --max-time 500ms
@@ -157,6 +162,69 @@ part step-gpt2-124m 60 step "${one[@]}" "${gpt2[@]}" --batch $gpt2_batch --preci
 part step-llama3-1b 90 step "${one[@]}" "${llama[@]}" --batch $llama_batch --precision bf16 \
     --min-iters $llama_steps --max-iters $llama_steps
 
+# ---- parallel strategies
+
+# suite FILE RANKS LINE...: the strategies of a dense model and of a mixture that RANKS allow, with these
+# lines in every section. Axes that cut heads, sequences or experts get 4 or 2 ranks where that divides, else all.
+suite() {
+    local file=$1 n=$2 cut=$2
+    shift 2
+    local lines=("$@")
+    [ $((n % 2)) = 0 ] && cut=2
+    [ $((n % 4)) = 0 ] && cut=4
+    section() { # NAME LINE...
+        echo "[$1]"
+        echo "bench = step"
+        printf '%s\n' "${lines[@]}" "${@:2}" ""
+    }
+    mixture=("experts = $strategy_experts" "top-k = 2" "balance = 0.01" "balance-statistics = global")
+    {
+        section "data parallel" "strategy = ddp,zero1,zero2,fsdp,hsdp"
+        section "data parallel, not in step" "strategy = async,local-sgd"
+        section tensor "strategy = tp,tp+sp" "mesh = tp=$cut"
+        section context "strategy = cp" "mesh = cp=$cut"
+        [ "$n" -lt 8 ] || section triple "strategy = fsdp" "mesh = tp=2,cp=2"
+        section mixture "strategy = ddp,fsdp" "${mixture[@]}"
+        section experts "strategy = ep" "mesh = ep=$cut" "${mixture[@]}"
+    } >"$file"
+}
+
+# same_losses LABEL PERCENT: the first and the last loss of every strategy against ddp's of the same model. Those that do
+# not train in step have losses of their own after the first step.
+same_losses() {
+    wanted "$1" || return 0
+    local bad
+    rows "$1" param.strategy param.mesh fact.experts 'loss_first [nats]' 'loss_last [nats]' | awk -F'\t' -v limit="$2" '
+        function off(a, b) { return 100 * (a > b ? a - b : b - a) / b }
+        $1 == "ddp" { first[$3] = $4; last[$3] = $5 }
+        { first_off = off($4, first[$3]); last_off = $1 == "async" || $1 == "local-sgd" ? 0 : off($5, last[$3])
+          wrong = !(first_off <= limit && last_off <= limit)
+          printf "    %-10s %-16s %-8s losses %9.6f and %9.6f, off ddp by %.1e and %.1e %%  %s\n", $1, $2,
+                 $3 + 0 ? "mixture" : "dense", $4, $5, first_off, last_off, wrong ? "WRONG" : "ok" }' >"$out/$1.losses"
+    tee -a "$summary" <"$out/$1.losses"
+    bad=$(grep -c WRONG "$out/$1.losses")
+    [ -s "$out/$1.losses" ] || bad=1 # nothing was compared
+    [ "$bad" = 0 ] || { failed=$((failed + 1)); worse 1; }
+}
+
+# strategies RANKS SECONDS: all of them on so many GPUs, few layers in f32 and the whole model in bf16.
+strategies() {
+    local n=$1
+    suite "$out/strategies-f32-$n.ini" "$n" "${strategy_model[@]}" "${strategy_few[@]}" "batch = $((strategy_batch * n))" \
+        "precision = f32" "deterministic = yes" "min-iters = 5" "max-iters = 5" "warmup = 0"
+    part "strategies-f32-$n" "$2" "$out/strategies-f32-$n.ini" --np "$n"
+    same_losses "strategies-f32-$n" 0.01
+    suite "$out/strategies-$n.ini" "$n" "${strategy_model[@]}" "batch = $((strategy_batch * n))" "precision = bf16" \
+        "min-iters = $strategy_steps" "max-iters = $strategy_steps" "warmup = 2"
+    part "strategies-$n" "$2" "$out/strategies-$n.ini" --np "$n"
+    same_losses "strategies-$n" 2
+    wanted "strategies-$n" || return 0
+    "$program" show "strategies-$n" --db "$db" --width 160 2>/dev/null |
+        awk '/^(Which strategy wins here|Strategies side by side|Training steps)$/ { inside = $1 != "Training" } inside' |
+        tee -a "$summary"
+}
+[ "$gpus" -ge 2 ] || strategies 1 100
+
 # ---- several
 
 if [ "$gpus" -ge 2 ]; then
@@ -166,6 +234,7 @@ if [ "$gpus" -ge 2 ]; then
         part pairs-$n 90 pairs --np "$n" --device cuda --bytes $big --max-time 200ms
         part steps-$n 90 step --np "$n" --device cuda "${gpt2[@]}" --batch $((gpt2_batch * n)) --precision bf16 \
             --min-iters $gpt2_steps --max-iters $gpt2_steps
+        strategies "$n" 300
     done
 fi
 
