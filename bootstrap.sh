@@ -128,7 +128,7 @@ build() {
     shift
     say "building in $folder"
     mkdir -p "$folder"
-    cmake -S "$source_dir" -B "$folder" "$@" >"$folder/configure.log" 2>&1 || {
+    cmake -S "$source_dir" -B "$folder" -DPTB_DEBUG=-g1 "$@" >"$folder/configure.log" 2>&1 || {
         cat "$folder/configure.log" >&2
         fail "cmake could not configure"
     }
@@ -201,11 +201,9 @@ run_gpu_tests() {
         skipped=$((skipped + 1))
         return
     fi
+    targets=gpu_tests
     build "$source_dir/build-sim" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=sim
-    run_tests "simulated GPUs" "$source_dir/build-sim" -L simcuda -LE slow -j "$(test_slots)"
-    # Tests of the host that run a second time there (tests/CMakeLists.txt), and those of the GPU's own units.
-    run_tests "units, models and steps on simulated GPUs" "$source_dir/build-sim" -LE slow -j "$(test_slots)" \
-        -R '(\.cuda|^unit\.(device_cuda|device_graph|device_local|links|backends|nccl_profiler_abi|topology))$'
+    run_tests "simulated GPUs" "$source_dir/build-sim" -L gpu -LE slow -j "$(test_slots)"
     if [ ! -x "$cuda/bin/nvcc" ]; then
         say "skipped: $cuda has no nvcc, so nothing was built for real GPUs"
         skipped=$((skipped + 1))

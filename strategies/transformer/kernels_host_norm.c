@@ -384,6 +384,12 @@ PTB_HOST_BODY gradient_block(ptb_dtype type, const ptb_norm_gradient *a, bool st
     ptb_host_fence(stream);
 }
 
+static void gradient_block_of(const ptb_norm_gradient *a, bool stream, float *gain_sum, float *bias_sum,
+                              size_t first, size_t end)
+{
+    PTB_HOST_TYPED(gradient_block, a->type, a, stream, gain_sum, bias_sum, first, end);
+}
+
 // Columns [first, end) of out += sum of `blocks` rows of partial, 2 * width apart, in order.
 static void merge(float *out, const float *partial, size_t blocks, size_t width, size_t first, size_t end)
 {
@@ -405,7 +411,7 @@ ptb_status ptb_host_run_norm_gradient(void *arg)
         memset(a->d_bias, 0, width * sizeof *a->d_bias);
     size_t blocks = ptb_host_least(ptb_host_least(BLOCKS, rows / BLOCK_ROWS), PARTIAL_FLOATS / (2 * width));
     if (blocks < 2) {
-        PTB_HOST_TYPED(gradient_block, a->type, a, stream, a->d_gain, a->d_bias, 0, rows);
+        gradient_block_of(a, stream, a->d_gain, a->d_bias, 0, rows);
         return PTB_OK;
     }
     _Alignas(PTB_LANES * sizeof(float)) float partial[PARTIAL_FLOATS]; /* [blocks, 2, width] */
@@ -415,8 +421,8 @@ ptb_status ptb_host_run_norm_gradient(void *arg)
         for (size_t b = 0; b < blocks; b++) {
             float *gain_sum = partial + 2 * width * b, *bias_sum = gain_sum + width;
             memset(gain_sum, 0, 2 * width * sizeof *gain_sum);
-            PTB_HOST_TYPED(gradient_block, a->type, a, stream, gain_sum, a->d_bias ? bias_sum : NULL,
-                           rows * b / blocks, rows * (b + 1) / blocks);
+            gradient_block_of(a, stream, gain_sum, a->d_bias ? bias_sum : NULL, rows * b / blocks,
+                              rows * (b + 1) / blocks);
         }
 #pragma omp for schedule(static)
         for (size_t first = 0; first < width; first += MERGE) {

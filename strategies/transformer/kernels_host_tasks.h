@@ -33,8 +33,13 @@ enum {
         }                                                                                                    \
     } while (0)
 
-// A body that PTB_HOST_TYPED calls.
+// A body that PTB_HOST_TYPED calls. Sanitizers check it once for all types: a check at each access of each of
+// its copies takes minutes to compile and finds the same.
+#if defined PTB_SANITIZED
+#define PTB_HOST_BODY static inline void
+#else
 #define PTB_HOST_BODY PTB_INLINE void
+#endif
 
 // The first n lanes of a, 0 in the others.
 PTB_INLINE ptb_vec ptb_host_first_lanes(ptb_vec a, size_t n)
