@@ -1,4 +1,5 @@
 // Launchers seen through fabricated environments, and the variables that choose a transport.
+#include "bench/launch.h"
 #include "collectives/launcher.h"
 #include "core/log.h"
 
@@ -6,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,9 +103,43 @@ static void transports(void **state)
     assert_int_equal(ptb_transport_apply("pigeon"), PTB_USAGE);
 }
 
+// Whether word `wanted` is in the command line for this many ranks and threads on 2 cores.
+static bool command_has(int ranks, int threads, const char *wanted)
+{
+    const ptb_run_options run = {.bind = "auto"};
+    char path[4096], how[256], **words;
+    bool found = false;
+    assert_true(ptb_launch_find_mpirun(path, sizeof path));
+    assert_int_equal(ptb_launch_arguments(&run, path, ranks, threads, 2, &words, how, sizeof how), PTB_OK);
+    for (size_t i = 0; words[i]; i++)
+        found = found || strcmp(words[i], wanted) == 0;
+    ptb_launch_free_arguments(words);
+    return found;
+}
+
+// Where ranks and their threads are more than the cores, those that wait make room.
+static void crowds(void **state)
+{
+    (void)state;
+    char path[4096];
+    assert_true(ptb_launch_find_mpirun(path, sizeof path));
+    *strrchr(path, '/') = '\0';
+    char environment[4200];
+    snprintf(environment, sizeof environment, "PATH=%s", path);
+    set_environment(environment);
+    assert_false(command_has(2, 1, "mpi_yield_when_idle"));
+    assert_true(command_has(4, 1, "mpi_yield_when_idle"));
+    assert_false(command_has(4, 1, "OMP_WAIT_POLICY=passive"));
+    assert_false(command_has(1, 2, "OMP_WAIT_POLICY=passive"));
+    assert_true(command_has(2, 2, "OMP_WAIT_POLICY=passive"));
+    setenv("OMP_WAIT_POLICY", "active", 1);
+    assert_false(command_has(2, 2, "OMP_WAIT_POLICY=passive"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(crowds), // first: it needs PATH, which the others clear
         cmocka_unit_test(detection),
         cmocka_unit_test(nonsense),
         cmocka_unit_test(transports),
