@@ -221,6 +221,8 @@ static ptb_status run_cases(session *s, const ptb_part *part, const ptb_runner_e
 // Opens the part's benchmark on the ranks of `active` and goes through its cases.
 static ptb_status run_active(session *s, const ptb_part *part, ptb_world *active)
 {
+    int counts[RANK_COUNTS_MAX];
+    bool sweeps = ptb_measure_ranks(&part->measure, s->world->size, counts, RANK_COUNTS_MAX) > 1;
     ptb_trace *trace = NULL;
     ptb_runner *runner = NULL;
     ptb_bench_run *run = NULL;
@@ -242,6 +244,7 @@ static ptb_status run_active(session *s, const ptb_part *part, ptb_world *active
                                      .trace = trace,
                                      .seed = (uint64_t)part->measure.seed,
                                      .share_gpu = s->plan->run.share_gpu,
+                                     .sweeps = sweeps,
                                      .dry_run = s->counting};
     if (status == PTB_OK && !s->counting)
         status = ptb_runner_new(&env, &part->measure, part->bench, &runner);

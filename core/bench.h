@@ -100,6 +100,7 @@ typedef struct {
     ptb_trace *trace; // spans; NULL when tracing is off
     uint64_t seed;
     bool share_gpu; // ranks may have the same GPU
+    bool sweeps;    // one of several numbers of ranks: a case that does not fit this one is skipped
     bool dry_run;   // only next() will be called: open must allocate nothing large and start no threads
 } ptb_bench_env;
 

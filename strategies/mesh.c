@@ -75,11 +75,30 @@ static int at_least_one(int size)
     return size ? size : 1;
 }
 
+// The product of sizes, or INT64_MAX / SIZE_MAX_OF_AXIS where it is more than that.
+static int64_t product(const int *sizes, size_t count)
+{
+    const int64_t most = INT64_MAX / SIZE_MAX_OF_AXIS;
+    int64_t all = 1;
+    for (size_t i = 0; i < count; i++)
+        all = all > most / at_least_one(sizes[i]) ? most : all * at_least_one(sizes[i]);
+    return all;
+}
+
 // How many data-parallel ranks there are, given or left over.
 static ptb_status find_dp(const ptb_mesh_sizes *s, int ranks, char *reason, int *dp)
 {
-    int64_t inner = (int64_t)at_least_one(s->tp) * at_least_one(s->cp) * at_least_one(s->ep);
-    inner *= at_least_one(s->pp);
+    const int sizes[] = {s->tp, s->cp, s->ep, s->pp};
+    int64_t inner = product(sizes, sizeof sizes / sizeof *sizes);
+    if (inner > SIZE_MAX_OF_AXIS) {
+        snprintf(
+            reason, PTB_REASON_BYTES,
+            "a mesh of tp=%d x cp=%d x ep=%d x pp=%d has more than the %d ranks that there can be, and %d "
+            "were started; change --mesh",
+            at_least_one(s->tp), at_least_one(s->cp), at_least_one(s->ep), at_least_one(s->pp),
+            SIZE_MAX_OF_AXIS, ranks);
+        return PTB_USAGE;
+    }
     if (s->dp && inner * s->dp != ranks) {
         snprintf(reason, PTB_REASON_BYTES,
                  "a mesh of tp=%d x cp=%d x ep=%d x pp=%d x dp=%d has %" PRId64 " ranks, and %d were "
@@ -135,6 +154,17 @@ static ptb_status check_divides(const char *axis, int parts, const char *what, i
     return PTB_USAGE;
 }
 
+// Parts may differ by one; 0 stands for another value, which is large enough.
+static ptb_status check_parts(int tp, const char *what, int64_t count, char *reason)
+{
+    if (count == 0 || count >= tp)
+        return PTB_OK;
+    snprintf(reason, PTB_REASON_BYTES,
+             "--mesh tp=%d cannot cut %s %" PRId64 ": every rank needs 1 of it at least; use a smaller tp",
+             tp, what, count);
+    return PTB_USAGE;
+}
+
 // Axes over which this version divides a model besides the data-parallel ones.
 static const unsigned divided = 1u << PTB_MESH_TP | 1u << PTB_MESH_CP | 1u << PTB_MESH_EP;
 
@@ -162,6 +192,9 @@ ptb_status ptb_mesh_check(const ptb_mesh *mesh, const ptb_model_shape *s, char *
     PTB_TRY(check_divides("tp", tp, "--heads", s->heads, "every rank has as many heads", reason));
     PTB_TRY(check_divides("tp", tp, "--kv-heads", s->kv_heads ? s->kv_heads : s->heads,
                           "every rank has as many heads of key and value", reason));
+    PTB_TRY(check_parts(tp, "--feed-forward", s->feed_forward, reason));
+    PTB_TRY(check_parts(tp, "--expert-hidden", s->experts ? s->expert_hidden : 0, reason));
+    PTB_TRY(check_parts(tp, "--vocab", s->vocabulary, reason));
     if (ep > 1 && !s->experts) {
         snprintf(reason, PTB_REASON_BYTES,
                  "--mesh ep=%d cuts experts, and the model has none; give --experts, or a preset that has "

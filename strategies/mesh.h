@@ -52,8 +52,8 @@ typedef struct {
 ptb_status ptb_mesh_parse(const char *text, ptb_mesh_sizes *sizes);
 // USAGE, with the arithmetic in `reason` (PTB_REASON_BYTES), when the sizes do not make up the ranks.
 ptb_status ptb_mesh_init(ptb_mesh *mesh, const ptb_mesh_sizes *sizes, int ranks, int rank, char *reason);
-// The same when the model cannot be cut so: heads, key and value heads over tp; experts over ep; the sequence
-// over cp.
+// The same when the model cannot be cut so: heads, key and value heads, inner widths and vocabulary over tp;
+// experts over ep; the sequence over cp.
 ptb_status ptb_mesh_check(const ptb_mesh *mesh, const ptb_model_shape *shape, char *reason);
 // What of the model this rank has.
 ptb_layout_cut ptb_mesh_cut(const ptb_mesh *mesh);

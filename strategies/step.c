@@ -14,6 +14,7 @@
 #include "strategies/step_metrics.h"
 #include "strategies/step_profile.h"
 #include "strategies/step_staleness.h"
+#include "strategies/step_used.h"
 #include "strategies/step_verify.h"
 #include "strategies/trainer.h"
 
@@ -244,19 +245,19 @@ static void step_close(ptb_bench_run *run)
 
 static ptb_status divide(const ptb_bench_run *run, const char *strategy, ptb_step_division *division)
 {
-    return ptb_step_divide(run->config, run->env.world, &run->layout.shape, strategy, division);
+    return ptb_step_divide(run->config, &run->env, &run->layout.shape, strategy, division);
 }
 
 // The same batch for all strategies.
 static ptb_status find_batch(ptb_bench_run *run)
 {
+    char reason[PTB_REASON_BYTES];
     if (!run->config->batch)
-        return ptb_step_batch(run->config, run->env.world->size, &run->batch);
+        return ptb_step_batch(run->config, run->env.world->size, &run->batch, reason);
     for (size_t i = 0; i < run->strategies.count; i++) {
         ptb_step_division d;
         PTB_TRY(divide(run, run->strategies.items[i], &d));
-        if (!d.skip[0])
-            PTB_TRY(ptb_step_batch(run->config, ptb_mesh_size(&d.mesh, PTB_MESH_DATA), &run->batch));
+        PTB_TRY(ptb_step_divide_batch(run->config, &run->env, &run->layout.shape, run->config->batch, &d));
     }
     run->batch = run->config->batch;
     return PTB_OK;
@@ -269,6 +270,9 @@ static ptb_status open_model(ptb_bench_run *run)
     ptb_model_shape shape;
     PTB_TRY(ptb_model_options_shape(&c->model, &shape));
     run->settings.rate = ptb_step_rate(c, shape.hidden);
+    ptb_step_names names = {run->strategies.items, run->precisions.items, run->strategies.count,
+                            run->precisions.count};
+    PTB_TRY(ptb_step_check_used(c, &shape, &names));
     PTB_TRY(ptb_step_check(c, shape.dropout));
     PTB_TRY(ptb_layout_init(&run->layout, &shape, NULL));
     for (size_t i = 0; i < run->strategies.count; i++) {
@@ -358,6 +362,7 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
     point.context = d.mesh.size[PTB_MESH_CP] > 1;
     point.balance = ptb_step_balances(&run->layout.shape);
     ptb_step_params(run->config, &point, &c->params);
+    PTB_TRY(ptb_step_divide_batch(run->config, &run->env, &run->layout.shape, run->batch, &d));
     memcpy(c->skip, d.skip, sizeof c->skip);
     if (!ptb_step_has_algorithm(point.comm, point.algorithm))
         snprintf(c->skip, sizeof c->skip, "the communicator %s has no all-reduce named '%s'", point.comm,

@@ -1,5 +1,5 @@
-// See step_config.h. To add an option: a field there, a row of the table in step.c, and a line in
-// ptb_step_params.
+// See step_config.h. To add an option: a field there, a row of the table in step.c, a line in
+// ptb_step_params, and a row in step_used.c if some steps do not look at it.
 #include "strategies/step_config.h"
 
 #include "core/log.h"
@@ -26,7 +26,7 @@ ptb_dtype ptb_step_type(const char *precision)
     return is_word(precision, "bf16") ? PTB_BF16 : is_word(precision, "f16") ? PTB_F16 : PTB_F32;
 }
 
-ptb_status ptb_step_batch(const ptb_step_config *c, int ranks, int64_t *batch)
+ptb_status ptb_step_batch(const ptb_step_config *c, int ranks, int64_t *batch, char *reason)
 {
     int64_t asked = c->batch, parts = ranks * c->micro_batches;
     int64_t effective = asked ? asked : (DEFAULT_BATCH + parts - 1) / parts * parts;
@@ -42,10 +42,11 @@ ptb_status ptb_step_batch(const ptb_step_config *c, int ranks, int64_t *batch)
     char near[64] = "";
     if (asked > parts)
         snprintf(near, sizeof near, "%" PRId64 " or ", asked / parts * parts);
-    ptb_error("--batch %" PRId64 " does not divide over %s%s: %" PRId64 " = %" PRId64 " x %" PRId64
-              " + %" PRId64 "; use %s%" PRId64,
-              asked, ways, over, asked, parts, asked / parts, asked % parts, near,
-              (asked / parts + 1) * parts);
+    snprintf(reason, PTB_REASON_BYTES,
+             "--batch %" PRId64 " does not divide over %s%s: %" PRId64 " = %" PRId64 " x %" PRId64
+             " + %" PRId64 "; use %s%" PRId64,
+             asked, ways, over, asked, parts, asked / parts, asked % parts, near,
+             (asked / parts + 1) * parts);
     return PTB_USAGE;
 }
 

@@ -38,9 +38,10 @@ typedef struct {
     int ranks;
 } ptb_step_point;
 
-// Sequences of the global batch: as asked, or 8 or the next number that divides. USAGE, logged with the
-// arithmetic, when the number that was asked for does not divide over (data-parallel) ranks and microbatches.
-ptb_status ptb_step_batch(const ptb_step_config *config, int ranks, int64_t *batch);
+// Sequences of the global batch: as asked, or 8 or the next number that divides. USAGE, with the arithmetic
+// in `reason` (PTB_REASON_BYTES), when the number that was asked for does not divide over (data-parallel)
+// ranks and microbatches.
+ptb_status ptb_step_batch(const ptb_step_config *config, int ranks, int64_t *batch, char *reason);
 // The largest learning rate: as asked, or when negative one at which AdamW trains models of this width from
 // the first steps on small batches: 0.001, above 512 wide 0.0001 (GPT-2 124M diverges at 0.001).
 double ptb_step_rate(const ptb_step_config *config, int64_t hidden);

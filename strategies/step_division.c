@@ -3,6 +3,7 @@
 
 #include "core/log.h"
 #include "strategies/context/context.h"
+#include "strategies/tensor/tensor.h"
 
 // Whether attention goes over sequences that are split so.
 static ptb_status check_context(const ptb_step_config *c, const ptb_model_shape *shape, ptb_step_division *d)
@@ -24,7 +25,7 @@ static ptb_status check_context(const ptb_step_config *c, const ptb_model_shape 
     return status;
 }
 
-ptb_status ptb_step_divide(const ptb_step_config *c, const ptb_world *world, const ptb_model_shape *shape,
+ptb_status ptb_step_divide(const ptb_step_config *c, const ptb_bench_env *env, const ptb_model_shape *shape,
                            const char *strategy, ptb_step_division *d)
 {
     bool asked = c->mesh && *c->mesh;
@@ -32,12 +33,32 @@ ptb_status ptb_step_divide(const ptb_step_config *c, const ptb_world *world, con
     *d = (ptb_step_division){.strategy = ptb_strategy_find(strategy)};
     PTB_TRY(ptb_mesh_parse(c->mesh, &sizes));
     ptb_mesh_sizes_text(&sizes, d->asked);
-    ptb_status status = ptb_strategy_mesh(d->strategy, &sizes, world, shape, &d->mesh, d->skip);
+    ptb_status status = ptb_strategy_mesh(d->strategy, &sizes, env->world, shape, &d->mesh, d->skip);
     if (status == PTB_OK)
         status = check_context(c, shape, d);
-    if (status != PTB_OK && asked) {
+    if (status != PTB_OK && asked && !env->sweeps) {
         ptb_error("%s", d->skip);
         return status;
     }
+    return PTB_OK;
+}
+
+ptb_status ptb_step_divide_batch(const ptb_step_config *c, const ptb_bench_env *env,
+                                 const ptb_model_shape *shape, int64_t batch, ptb_step_division *d)
+{
+    if (d->skip[0])
+        return PTB_OK;
+    int data = ptb_mesh_size(&d->mesh, PTB_MESH_DATA), tp = d->mesh.size[PTB_MESH_TP];
+    if (batch % (data * c->micro_batches)) {
+        int64_t effective;
+        ptb_status status = ptb_step_batch(c, data, &effective, d->skip);
+        if (!env->sweeps)
+            ptb_error("%s", d->skip);
+        return env->sweeps ? PTB_OK : status;
+    }
+    int64_t rows = batch / data / c->micro_batches * shape->sequence / d->mesh.size[PTB_MESH_CP];
+    bool sequence = c->sequence_parallel || d->strategy->sequence;
+    if (tp > 1)
+        (void)ptb_tensor_axis_fits((size_t)tp, (size_t)rows, sequence, (int)c->tensor_chunks, d->skip);
     return PTB_OK;
 }

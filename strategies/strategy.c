@@ -136,7 +136,8 @@ static int left_over(const ptb_mesh_sizes *s, const int *left, int ranks)
     const int *sizes[] = {&s->tp, &s->cp, &s->ep, &s->pp, &s->dp};
     int64_t product = 1;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        product *= sizes[i] != left && *sizes[i] ? *sizes[i] : 1;
+        if (product <= ranks) // what is more already does not divide them
+            product *= sizes[i] != left && *sizes[i] ? *sizes[i] : 1;
     return product <= ranks && ranks % product == 0 ? (int)(ranks / product) : 0;
 }
 

@@ -1,9 +1,10 @@
 // See tensor.h.
 #include "strategies/tensor/tensor.h"
 
+#include "core/bench.h"
 #include "core/log.h"
 
-#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static size_t row_bytes(const ptb_tensor_env *e)
@@ -16,22 +17,33 @@ static size_t statistics_bytes(const ptb_tensor_env *e)
     return (size_t)e->layout->cut.tp * 3 * e->loss_rows * sizeof(float);
 }
 
-ptb_status ptb_tensor_axis_check(const ptb_tensor_env *e)
+ptb_status ptb_tensor_axis_fits(size_t tp, size_t rows, bool sequence, int chunks, char *reason)
 {
-    size_t parts = (size_t)e->layout->cut.tp, chunks = (size_t)e->chunks;
-    if (e->chunks < 1 || chunks > e->rows) {
-        ptb_error("%zu rows of a microbatch cannot be communicated in %d chunks; 1 to %zu are possible",
-                  e->rows, e->chunks, e->rows);
+    size_t parts = tp * (size_t)(chunks > 0 ? chunks : 1);
+    if (chunks < 1 || (size_t)chunks > rows) {
+        snprintf(reason, PTB_REASON_BYTES,
+                 "%zu rows (tokens) of a microbatch cannot be communicated in %d chunks; 1 to %zu are "
+                 "possible: use a smaller --tensor-chunks",
+                 rows, chunks, rows);
         return PTB_USAGE;
     }
-    if (!e->sequence || e->rows % (parts * chunks) == 0)
+    if (!sequence || rows % parts == 0)
         return PTB_OK;
-    ptb_error(
-        "sequence parallelism cuts the %zu rows (tokens) of a microbatch into tp %zu x chunks %zu equal "
-        "parts: %zu = %zu x %zu + %zu; choose another sequence, batch or number of chunks",
-        e->rows, parts, chunks, e->rows, parts * chunks, e->rows / (parts * chunks),
-        e->rows % (parts * chunks));
+    snprintf(reason, PTB_REASON_BYTES,
+             "sequence parallelism cuts the %zu rows (tokens) of a microbatch into tp %zu x chunks %d equal "
+             "parts: %zu = %zu x %zu + %zu; choose another --sequence, --batch or --tensor-chunks",
+             rows, tp, chunks, rows, parts, rows / parts, rows % parts);
     return PTB_USAGE;
+}
+
+ptb_status ptb_tensor_axis_check(const ptb_tensor_env *e)
+{
+    char reason[PTB_REASON_BYTES];
+    ptb_status status =
+        ptb_tensor_axis_fits((size_t)e->layout->cut.tp, e->rows, e->sequence, e->chunks, reason);
+    if (status != PTB_OK)
+        ptb_error("%s", reason);
+    return status;
 }
 
 void ptb_tensor_axis_memory(const ptb_tensor_env *e, uint64_t bytes[PTB_MEMORY_COUNT])

@@ -41,7 +41,9 @@ typedef struct ptb_tensor_axis {
     ptb_event **arrived; // [chunks]: of what is gathered
 } ptb_tensor_axis;
 
-// USAGE, logged with the arithmetic, where rows cannot be cut so. Of env, lane and device are not read.
+// USAGE, with the arithmetic in `reason` (PTB_REASON_BYTES), where the rows of a microbatch cannot be cut so.
+ptb_status ptb_tensor_axis_fits(size_t tp, size_t rows, bool sequence, int chunks, char *reason);
+// The same, logged. Of env, lane and device are not read.
 ptb_status ptb_tensor_axis_check(const ptb_tensor_env *env);
 // Collective over the lane; all ranks return the same status.
 ptb_status ptb_tensor_axis_open(const ptb_tensor_env *env, ptb_tensor_axis **axis);

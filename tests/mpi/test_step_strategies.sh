@@ -29,12 +29,12 @@ section() {
     printf '%s\n' "$@" ""
 }
 experts=("experts = 8" "top-k = 2" "balance = 0")
-averages=("optimizer = sgd" "momentum = 0" "lr = 0.1" "local-steps = 1")
+averages=("optimizer = sgd" "momentum = 0" "lr = 0.1")
 {
     section dense "ranks = 1,4" "strategy = ddp" "lr = 0.003"
     section "dense, divided" "ranks = 4" "strategy = zero1,zero2,fsdp,hsdp,tp,tp+sp,cp" "lr = 0.003"
     section "averages, alone" "ranks = 1" "strategy = ddp" "${averages[@]}"
-    section averages "ranks = 4" "strategy = local-sgd" "${averages[@]}"
+    section averages "ranks = 4" "strategy = local-sgd" "local-steps = 1" "${averages[@]}"
     section "mixture, alone" "ranks = 1" "strategy = ddp" "lr = 0.003" "${experts[@]}"
     section mixture "ranks = 4" "strategy = ep,fsdp" "lr = 0.003" "${experts[@]}"
     section triple "ranks = 8" "strategy = fsdp" "mesh = tp=2,cp=2" "lr = 0.003"
@@ -150,5 +150,16 @@ refused "--mesh 'xp=2': expected AXIS=RANKS" --np 2 --mesh xp=2
 refused "--mesh tp=4 does not divide --heads 2: 2 = 4 x 0 + 2" --np 4 --strategy tp --mesh tp=4 --heads 2
 refused "--mesh ep=2 cuts experts, and the model has none" --np 2 --mesh ep=2
 refused "--mesh cp=3 does not divide --sequence 16: 16 = 3 x 5 + 1" --np 3 --mesh cp=3 --sequence 16
+refused "--mesh tp=3 cannot cut --feed-forward 2" --np 3 --mesh tp=3 --heads 3 --hidden 24 --feed-forward 2
+refused "has more than the 1048576 ranks that there can be" --np 2 --mesh tp=1048576,cp=1048576,ep=1048576,pp=16
 refused "'fsdp'" --np 2 --strategy fdsp
+refused "--tensor-chunks changes nothing here: it needs layers that are cut" --np 2 --strategy ddp,fsdp --tensor-chunks 4
+# Rows that cannot be cut, and in a sweep of numbers of ranks a mesh or a batch that does not fit one, are skipped by name.
+small=(--layers 1 --hidden 32 --heads 4 --vocab 67 -n 2 -w 0)
+try 3 "$PTBENCH" run step --np 2 --strategy tp+sp --sequence 15 --batch 1 "${small[@]}" --db swept.db
+has err "skipped: sequence parallelism cuts the 15 rows (tokens) of a microbatch into tp 2 x chunks 1 equal parts: 15 = 2 x 7 + 1"
+try 0 "$PTBENCH" run step --np 3 --ranks 1,2,3 --mesh tp=2 --sequence 16 --batch 4 "${small[@]}" --db swept.db
+has err "1 case measured (0 wrong), 2 skipped, 0 failed"
+try 0 "$PTBENCH" run step --np 3 --ranks 2,3 --sequence 16 --batch 4 "${small[@]}" --db swept.db
+has err "skipped: --batch 4 does not divide over 3 data-parallel ranks: 4 = 3 x 1 + 1; use 3 or 6"
 finish

@@ -49,7 +49,14 @@ static void test_places(void **state)
     sizes = (ptb_mesh_sizes){.tp = 2}; // the rest is data-parallel
     assert_int_equal(ptb_mesh_init(&mesh, &sizes, 6, 5, reason), PTB_OK);
     assert_int_equal(mesh.size[PTB_MESH_SHARD], 3);
-    const ptb_mesh_sizes bad[] = {{.tp = 4}, {.tp = 2, .dp = 2}, {.replicate = 4}, {.tp = 12}};
+    const int huge = 1 << 20; // whose product is 0 in 64 bits
+    const ptb_mesh_sizes bad[] = {{.tp = 4},
+                                  {.tp = 2, .dp = 2},
+                                  {.replicate = 4},
+                                  {.tp = 12},
+                                  {.tp = huge},
+                                  {.tp = huge, .cp = huge, .ep = huge, .pp = 16},
+                                  {.tp = huge, .cp = huge, .ep = huge, .pp = 16, .dp = huge}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         reason[0] = '\0';
         assert_int_equal(ptb_mesh_init(&mesh, &bad[i], 6, 0, reason), PTB_USAGE);

@@ -1,6 +1,8 @@
 // The configuration of steps: presets and what overrides them, effective batches, and that every option which
 // changes what is measured changes the case's key.
+#include "core/log.h"
 #include "strategies/step_config.h"
+#include "strategies/step_used.h"
 #include "strategies/transformer/presets.h"
 
 #include <setjmp.h>
@@ -71,8 +73,9 @@ static void release(ptb_step_config *config)
 static const char *another(const ptb_opt *opt)
 {
     static const char *const words[][2] = {
-        {"lr-schedule", "constant"}, {"recompute", "selective"}, {"precision", "bf16"}, {"optimizer", "sgd"},
-        {"transport", "shm"},        {"model", "gpt2-124m"},     {"kernels", "other"},  {"device", "other"}};
+        {"lr-schedule", "constant"}, {"recompute", "selective"}, {"precision", "bf16"},
+        {"optimizer", "sgd"},        {"loss-scale", "7"},        {"transport", "shm"},
+        {"model", "gpt2-124m"},      {"kernels", "other"},       {"device", "other"}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strcmp(words[i][0], opt->name) == 0)
             return words[i][1];
@@ -127,7 +130,7 @@ static void test_keys(void **state)
         make_base(&config, strcmp(opt->name, "momentum") == 0);
         assign(&config, "strategy", strategy_with(opt->name));
         key_of(&config, base);
-        assign(&config, opt->name, strcmp(opt->name, "loss-scale") == 0 ? "7" : another(opt));
+        assign(&config, opt->name, another(opt));
         key_of(&config, key);
         if (strcmp(key, base) == 0)
             print_error("--%s does not change the key %s\n", opt->name, key);
@@ -212,19 +215,93 @@ static void test_batch(void **state)
     (void)state;
     ptb_step_config config = {.micro_batches = 1};
     int64_t batch = -1;
-    assert_int_equal(ptb_step_batch(&config, 1, &batch), PTB_OK);
+    char reason[PTB_REASON_BYTES] = "";
+    assert_int_equal(ptb_step_batch(&config, 1, &batch, reason), PTB_OK);
     assert_int_equal(batch, 8);
-    assert_int_equal(ptb_step_batch(&config, 3, &batch), PTB_OK);
+    assert_int_equal(ptb_step_batch(&config, 3, &batch, reason), PTB_OK);
     assert_int_equal(batch, 9);
     config.micro_batches = 5;
-    assert_int_equal(ptb_step_batch(&config, 3, &batch), PTB_OK);
+    assert_int_equal(ptb_step_batch(&config, 3, &batch, reason), PTB_OK);
     assert_int_equal(batch, 15);
     config.batch = 30;
-    assert_int_equal(ptb_step_batch(&config, 3, &batch), PTB_OK);
+    assert_int_equal(ptb_step_batch(&config, 3, &batch, reason), PTB_OK);
     assert_int_equal(batch, 30);
     config.batch = 31;
-    assert_int_equal(ptb_step_batch(&config, 3, &batch), PTB_USAGE);
+    assert_int_equal(ptb_step_batch(&config, 3, &batch, reason), PTB_USAGE);
     assert_int_equal(batch, 30); // outputs are set on success alone
+    assert_non_null(strstr(reason, "31 = 15 x 2 + 1; use 30 or 45"));
+}
+
+static ptb_status check_used(const ptb_step_config *config)
+{
+    ptb_model_shape shape;
+    ptb_step_names names = {(const char *const *)&config->strategy, (const char *const *)&config->precision,
+                            1, 1};
+    PTB_TRY(ptb_model_options_shape(&config->model, &shape));
+    return ptb_step_check_used(config, &shape, &names);
+}
+
+// Dense ddp in f32 with AdamW: a setting that leaves its key as it is would be ignored, so it is refused;
+// where strategy, model and optimizer look at it, it is taken.
+static void test_used(void **state)
+{
+    (void)state;
+    size_t refused = 0;
+    ptb_log_set_level((ptb_log_level)-1);
+    for (size_t i = 0; i < bench()->opt_count; i++) {
+        const ptb_opt *opt = &bench()->opts[i];
+        ptb_step_config config = {0};
+        ptb_opt_set set = set_of(&config);
+        ptb_step_point point = {.strategy = "ddp", .comm = "host", .algorithm = "auto", .precision = "f32"};
+        ptb_case with = {0}, without = {0};
+        if (is_of_the_point(opt->name) || strcmp(opt->name, "precision") == 0)
+            continue;
+        ptb_opts_defaults(&set);
+        ptb_step_params(&config, &point, &without.params);
+        assert_int_equal(check_used(&config), PTB_OK);
+        assign(&config, opt->name, another(opt));
+        ptb_step_params(&config, &point, &with.params);
+        char keys[2][PTB_KEY_BYTES];
+        ptb_case_key("step", &with, keys[0]);
+        ptb_case_key("step", &without, keys[1]);
+        if (strcmp(keys[0], keys[1]) == 0 && strcmp(opt->def ? opt->def : "", another(opt)) != 0) {
+            if (check_used(&config) == PTB_OK)
+                print_error("--%s changes nothing and is not refused\n", opt->name);
+            assert_int_equal(check_used(&config), PTB_USAGE);
+            refused++;
+        }
+        release(&config);
+    }
+    ptb_log_set_level(PTB_LOG_INFO);
+    assert_true(refused > 15);
+}
+
+// Where every axis and choice is there, every setting is taken.
+static void test_used_all(void **state)
+{
+    (void)state;
+    static const char *const others[] = {"lr-schedule", "optimizer", "context",
+                                         "model",       "positions", "precision"};
+    for (size_t i = 0; i < bench()->opt_count; i++) {
+        const ptb_opt *opt = &bench()->opts[i];
+        ptb_step_config config = {0};
+        bool other = is_of_the_point(opt->name); // or one that the others' meaning hangs on
+        for (size_t k = 0; k < sizeof others / sizeof *others; k++)
+            other = other || strcmp(others[k], opt->name) == 0;
+        if (other)
+            continue;
+        make_base(&config, strcmp(opt->name, "momentum") == 0);
+        assign(&config, "mesh", "tp=2,cp=2,ep=2");
+        assign(&config, "experts", "4");
+        assign(&config, "balance", "0.5");
+        assign(&config, "positions", "rotary");
+        assign(&config, "strategy", strategy_with(opt->name));
+        assign(&config, opt->name, another(opt));
+        if (check_used(&config) != PTB_OK)
+            print_error("--%s is refused\n", opt->name);
+        assert_int_equal(check_used(&config), PTB_OK);
+        release(&config);
+    }
 }
 
 // A recorded step replays what the host decided when it was recorded.
@@ -243,8 +320,9 @@ static void test_graph(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys),      cmocka_unit_test(test_room),  cmocka_unit_test(test_preset),
-        cmocka_unit_test(test_positions), cmocka_unit_test(test_batch), cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_keys),      cmocka_unit_test(test_room),     cmocka_unit_test(test_preset),
+        cmocka_unit_test(test_positions), cmocka_unit_test(test_batch),    cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_used),      cmocka_unit_test(test_used_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
