@@ -4,7 +4,6 @@
 #define PTB_TESTS_UNIT_CONTEXT_FIXTURE_H
 
 #include "collectives/world.h"
-#include "strategies/backends.h"
 #include "strategies/context/context.h"
 #include "tests/unit/attention_reference.h"
 
@@ -36,19 +35,6 @@ typedef struct {
     double volume[RANKS_MAX];
     ptb_status described; // of rank 0
 } trial;
-
-static inline const ptb_kernels *kernels_of_device(void)
-{
-    return (const ptb_kernels *)ptb_registry_find(PTB_KIND_KERNELS, test_device());
-}
-
-static inline const char *comm_name(void)
-{
-    const char *name = "local";
-    if (!test_on_host())
-        (void)ptb_backends_comm(test_device(), &name);
-    return name;
-}
 
 // Way, ranks, degree, sequence, sequences, heads of query and of key and value.
 #define CASE(name, n, u, tokens, sequences, h, k)                                                            \
@@ -203,21 +189,14 @@ static inline ptb_status download(rank *r, trial *t)
     return status;
 }
 
-// cmocka's assertions are for its own thread; here problems become statuses.
 static inline ptb_status open_axis(rank *r)
 {
     uint64_t before[PTB_MEMORY_COUNT], bytes[PTB_MEMORY_COUNT] = {0};
     memcpy(before, r->device->used_bytes, sizeof before);
     PTB_TRY(ptb_context_open(&r->axis));
     ptb_context_memory(&r->axis, bytes);
-    for (int i = 0; i < PTB_MEMORY_COUNT; i++)
-        if (bytes[i] != r->device->used_bytes[i] - before[i]) {
-            print_error("%s: %llu bytes, %llu predicted\n", ptb_memory_name((ptb_memory)i),
-                        (unsigned long long)(r->device->used_bytes[i] - before[i]),
-                        (unsigned long long)bytes[i]);
-            return PTB_WRONG;
-        }
-    return PTB_OK;
+    bool holds = test_ledger_is(r->world->rank, r->device->used_bytes, before, bytes);
+    return holds ? PTB_OK : PTB_WRONG;
 }
 
 static inline ptb_status open_rank(rank *r)
@@ -228,7 +207,7 @@ static inline ptb_status open_rank(rank *r)
     PTB_TRY(r->kernels.set_threads(r->compute, 1));
     r->timeline = (ptb_timeline){.stream = r->compute};
     ptb_comm_config config = {.threads = true};
-    PTB_TRY(ptb_comm_open(comm_name(), r->world, &config, &r->comm));
+    PTB_TRY(ptb_comm_open(test_comm(), r->world, &config, &r->comm));
     if (r->t->s.spy)
         r->t->s.spy(r);
     return ptb_lane_init(&r->lane, r->comm, PTB_AXIS_CP, &r->timeline, r->stream);
@@ -282,7 +261,7 @@ static inline ptb_status rank_main(ptb_world *world, void *arg)
 {
     trial *t = arg;
     const setting *s = &t->s;
-    rank r = {.t = t, .world = world, .kernels = *kernels_of_device(), .element = ptb_dtype_size(s->type)};
+    rank r = {.t = t, .world = world, .kernels = *test_kernels(), .element = ptb_dtype_size(s->type)};
     r.query = (size_t)(s->heads * s->head_width);
     r.kv = (size_t)(2 * s->kv_heads * s->head_width);
     r.qkv = r.query + r.kv;

@@ -4,8 +4,7 @@
 #define PTB_TESTS_UNIT_DATA_FIXTURE_H
 
 #include "collectives/world.h"
-#include "strategies/backends.h"
-#include "strategies/trainer.h"
+#include "tests/unit/trainer_fixture.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -73,31 +72,6 @@ typedef struct {
     ptb_update update;
 } data_run;
 
-static inline const char *data_device(void)
-{
-    const char *name = getenv("PTB_TEST_DEVICE");
-    return name && *name ? name : "host";
-}
-
-static inline bool data_on_host(void)
-{
-    return strcmp(data_device(), "host") == 0;
-}
-
-// cmocka's assertions are for its own thread; here problems become statuses.
-static inline bool data_ledger_holds(const ptb_trainer *t)
-{
-    uint64_t bytes[PTB_MEMORY_COUNT];
-    ptb_trainer_memory(&t->config, bytes);
-    for (int i = 0; i < PTB_MEMORY_COUNT; i++)
-        if (t->device->peak_bytes[i] != bytes[i]) {
-            print_error("%s: %llu bytes at most, %llu predicted\n", ptb_memory_name((ptb_memory)i),
-                        (unsigned long long)t->device->peak_bytes[i], (unsigned long long)bytes[i]);
-            return false;
-        }
-    return true;
-}
-
 static inline ptb_status data_take(ptb_trainer *t, ptb_data_what what, float *values, bool *held)
 {
     ptb_data_part part;
@@ -118,12 +92,12 @@ static inline ptb_status data_take(ptb_trainer *t, ptb_data_what what, float *va
 static inline ptb_status data_train(ptb_world *world, data_run *run, ptb_trainer *t)
 {
     int rank = world->rank, steps = run->asked.steps ? run->asked.steps : DATA_STEPS;
-    if (!data_ledger_holds(t))
+    if (!trainer_ledger_holds(t))
         return PTB_WRONG;
     for (int i = 0; i < steps; i++)
         PTB_TRY(ptb_trainer_step(t));
     PTB_TRY(ptb_trainer_drain(t));
-    if (!data_ledger_holds(t)) // nothing was allocated since
+    if (!trainer_ledger_holds(t)) // nothing was allocated since
         return PTB_WRONG;
     memcpy(run->losses[rank], t->losses, sizeof run->losses[rank]);
     PTB_TRY(data_take(t, PTB_DATA_GRADIENTS, run->gradients[rank], run->held[rank]));
@@ -138,28 +112,16 @@ static inline ptb_status data_train(ptb_world *world, data_run *run, ptb_trainer
     return PTB_OK;
 }
 
-static inline ptb_dtype data_type(ptb_dtype asked)
-{
-    return asked == (ptb_dtype)0 ? PTB_F32 : asked;
-}
-
 static inline ptb_trainer_config data_configure(ptb_world *world, const data_run *run)
 {
     const data_settings *s = &run->asked;
-    const ptb_kernels *kernels = NULL;
-    const char *comm = "local";
-    if (s->comm)
-        comm = s->comm;
-    else if (!data_on_host())
-        (void)ptb_backends_comm(data_device(), &comm);
-    (void)ptb_backends_kernels(data_device(), NULL, &kernels);
     return (ptb_trainer_config){
         .world = world,
         .strategy = (const ptb_data_parallel *)ptb_registry_find(PTB_KIND_DATA_PARALLEL, s->strategy),
-        .kernels = kernels,
+        .kernels = test_kernels(),
         .layout = &run->layout,
-        .device = data_device(),
-        .comm = comm,
+        .device = test_device(),
+        .comm = s->comm ? s->comm : test_comm(),
         .comm_config = {.threads = true},
         .optimizer = {.kind = s->adamw ? PTB_OPTIMIZER_ADAMW : PTB_OPTIMIZER_SGD,
                       .rate = s->rate > 0 ? s->rate
@@ -174,8 +136,8 @@ static inline ptb_trainer_config data_configure(ptb_world *world, const data_run
                       .loss_scale = s->loss_scale > 0 ? s->loss_scale : 1,
                       .dynamic = s->type == PTB_F16,
                       .growth_interval = 1000},
-        .type = data_type(s->type),
-        .reduce_type = data_type(s->reduce_type),
+        .type = test_type(s->type),
+        .reduce_type = test_type(s->reduce_type),
         .batch = DATA_BATCH,
         .micro_batches = s->micro_batches ? s->micro_batches : 1,
         .recompute = s->recompute,

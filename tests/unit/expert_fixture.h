@@ -6,9 +6,9 @@
 
 #include "collectives/world.h"
 #include "core/random.h"
-#include "strategies/backends.h"
 #include "strategies/data/data.h"
 #include "strategies/transformer/model.h"
+#include "tests/unit/device_fixture.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -49,26 +49,6 @@ typedef struct {
 } expert_run;
 
 enum { BATCH = 2 }; // sequences of a microbatch
-
-static inline const char *device_name(void)
-{
-    const char *name = getenv("PTB_TEST_DEVICE");
-    return name && *name ? name : "host";
-}
-
-// Ranks are threads here: on the host that is the affair of `local`.
-static inline const char *comm_name(void)
-{
-    const char *name = "local";
-    if (strcmp(device_name(), "host") != 0)
-        (void)ptb_backends_comm(device_name(), &name);
-    return name;
-}
-
-static inline ptb_dtype expert_type(const expert_case *c)
-{
-    return c->type == (ptb_dtype)0 ? PTB_F32 : c->type;
-}
 
 static inline int expert_parts(const expert_case *c)
 {
@@ -143,7 +123,7 @@ static inline size_t expert_source(const expert_rank *r, const ptb_tensor *tenso
 
 static inline ptb_status expert_fill(expert_rank *r)
 {
-    ptb_dtype type = expert_type(r->run->what);
+    ptb_dtype type = test_type(r->run->what->type);
     size_t element = ptb_dtype_size(type);
     char *values = calloc(r->layout.count, element);
     float *nan = malloc(r->layout.count * sizeof *nan);
@@ -164,7 +144,7 @@ static inline ptb_status expert_fill(expert_rank *r)
 static inline const ptb_kernels *expert_kernels(const expert_run *run)
 {
     const ptb_kernels *kernels = NULL;
-    (void)ptb_backends_kernels(device_name(), NULL, &kernels);
+    (void)ptb_backends_kernels(test_device(), NULL, &kernels);
     return run->what->kernels && run->ranks > 1 ? run->what->kernels(kernels) : kernels;
 }
 
@@ -177,7 +157,7 @@ static inline ptb_model_config expert_model(expert_rank *r)
                               .layout = &r->layout,
                               .batch = BATCH,
                               .threads = 1,
-                              .type = expert_type(c),
+                              .type = test_type(c->type),
                               .slots = c->apart ? r->parts : 1,
                               .deferred = c->apart,
                               .recompute = c->recompute,
@@ -198,7 +178,7 @@ static inline ptb_status expert_open_model(expert_rank *r)
         .kernels = expert_kernels(r->run),
         .layout = &r->layout,
         .rows = BATCH * (size_t)c->shape.sequence,
-        .type = expert_type(c),
+        .type = test_type(c->type),
         .overlap = c->overlap};
     if (r->run->ranks > 1)
         PTB_TRY(ptb_expert_axis_open(&env, &r->axis));
@@ -213,14 +193,8 @@ static inline ptb_status expert_open_model(expert_rank *r)
     ptb_model_memory(&plan, predicted);
     if (r->axis)
         ptb_expert_axis_memory(&described, predicted);
-    for (int i = 0; i < PTB_MEMORY_COUNT; i++)
-        if (r->device->used_bytes[i] - before[i] != predicted[i]) {
-            print_error("%s: %llu bytes, %llu predicted\n", ptb_memory_name((ptb_memory)i),
-                        (unsigned long long)(r->device->used_bytes[i] - before[i]),
-                        (unsigned long long)predicted[i]);
-            return PTB_WRONG;
-        }
-    return PTB_OK;
+    bool holds = test_ledger_is(r->rank, r->device->used_bytes, before, predicted);
+    return holds ? PTB_OK : PTB_WRONG;
 }
 
 static inline ptb_status expert_open(ptb_world *world, expert_rank *r)
@@ -229,16 +203,16 @@ static inline ptb_status expert_open(ptb_world *world, expert_rank *r)
     ptb_layout_cut cut = {.ep = world->size, .ep_rank = world->rank};
     ptb_comm_config config = {.threads = true};
     PTB_TRY(ptb_layout_init(&r->layout, &c->shape, &cut));
-    PTB_TRY(ptb_device_open_local(device_name(), world, false, &r->device));
+    PTB_TRY(ptb_device_open_local(test_device(), world, false, &r->device));
     PTB_TRY(ptb_stream_new(r->device, PTB_STREAM_WORKER, LANE_COMPUTE, &r->compute));
     PTB_TRY(ptb_stream_new(r->device, PTB_STREAM_URGENT, LANE_EXPERTS, &r->communication));
     r->timeline = (ptb_timeline){.stream = r->compute};
-    PTB_TRY(ptb_comm_open(comm_name(), world, &config, &r->comm));
+    PTB_TRY(ptb_comm_open(test_comm(), world, &config, &r->comm));
     PTB_TRY(ptb_lane_init(&r->lane, r->comm, PTB_AXIS_EP, &r->timeline, r->communication));
     const ptb_kernels *kernels = expert_kernels(r->run);
     if (kernels->set_search)
         PTB_TRY(kernels->set_search(r->compute, false));
-    size_t element = ptb_dtype_size(expert_type(c)), count = r->layout.count;
+    size_t element = ptb_dtype_size(test_type(c->type)), count = r->layout.count;
     PTB_TRY(ptb_device_alloc(r->device, PTB_MEMORY_PARAMETERS, count * element, &r->parameters));
     PTB_TRY(ptb_device_alloc(r->device, PTB_MEMORY_GRADIENTS, count * sizeof(float), (void **)&r->gradients));
     PTB_TRY(ptb_device_alloc(r->device, PTB_MEMORY_WORKSPACE, sizeof *r->loss, (void **)&r->loss));
@@ -264,7 +238,7 @@ static inline void expert_close(expert_rank *r)
 static inline ptb_unit_memory expert_unit(const expert_rank *r, size_t u)
 {
     const ptb_unit *unit = &r->layout.unit[u];
-    size_t element = ptb_dtype_size(expert_type(r->run->what));
+    size_t element = ptb_dtype_size(test_type(r->run->what->type));
     return (ptb_unit_memory){.parameters = (char *)r->parameters + unit->first * element,
                              .gradients = r->gradients + unit->first};
 }

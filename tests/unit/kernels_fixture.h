@@ -7,6 +7,7 @@
 
 #include "core/random.h"
 #include "strategies/transformer/kernels.h"
+#include "tests/unit/device_fixture.h"
 #include "tests/unit/tape.h"
 
 #include <setjmp.h>
@@ -23,17 +24,6 @@ typedef struct {
     const ptb_kernels *kernels;
 } fixture;
 
-static inline const char *test_device(void)
-{
-    const char *name = getenv("PTB_TEST_DEVICE");
-    return name && *name ? name : "host";
-}
-
-static inline bool test_on_host(void)
-{
-    return strcmp(test_device(), "host") == 0;
-}
-
 // Where test_memory takes memory from: the device of the test that runs, NULL on the host.
 static ptb_device *test_memory_device;
 
@@ -42,7 +32,7 @@ static inline int kernels_setup(void **state)
     fixture *f = calloc(1, sizeof *f);
     assert_int_equal(ptb_device_open(test_device(), 0, &f->device), PTB_OK);
     assert_int_equal(ptb_stream_new(f->device, PTB_STREAM_WORKER, 1, &f->stream), PTB_OK);
-    f->kernels = (const ptb_kernels *)ptb_registry_find(PTB_KIND_KERNELS, test_device());
+    f->kernels = test_kernels();
     assert_non_null(f->kernels);
     assert_int_equal(f->kernels->set_threads(f->stream, 1), PTB_OK);
     test_memory_device = test_on_host() ? NULL : f->device;

@@ -5,10 +5,9 @@
 #define PTB_TESTS_UNIT_STRATEGIES_FIXTURE_H
 
 #include "collectives/world.h"
-#include "strategies/backends.h"
 #include "strategies/step_verify.h"
 #include "strategies/strategy.h"
-#include "strategies/trainer.h"
+#include "tests/unit/trainer_fixture.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -55,33 +54,6 @@ typedef struct {
     pthread_mutex_t lock;
     ptb_lane_moved moved[RANKS_MAX][PTB_LANE_COUNT];
 } division_run;
-
-static const char *device_name(void)
-{
-    const char *name = getenv("PTB_TEST_DEVICE");
-    return name && *name ? name : "host";
-}
-
-static bool on_host(void)
-{
-    return strcmp(device_name(), "host") == 0;
-}
-
-static const ptb_kernels *kernels_of_device(void)
-{
-    const ptb_kernels *kernels = NULL;
-    (void)ptb_backends_kernels(device_name(), NULL, &kernels);
-    return kernels;
-}
-
-// Ranks are threads here: on the host that is the affair of `local`.
-static const char *comm_name(void)
-{
-    const char *name = "local";
-    if (!on_host())
-        (void)ptb_backends_comm(device_name(), &name);
-    return name;
-}
 
 // Where the whole model's tensors stand in the arrays.
 static void place_whole(division_run *run)
@@ -187,21 +159,6 @@ static ptb_status spoil(ptb_trainer *t, const division_asked *a)
     return ptb_device_alloc(t->device, PTB_MEMORY_WORKSPACE, 1 << 20, &faulty.saved);
 }
 
-// cmocka's assertions are for its own thread; here problems become statuses.
-static bool ledger_holds(const ptb_trainer *t)
-{
-    uint64_t bytes[PTB_MEMORY_COUNT];
-    ptb_trainer_memory(&t->config, bytes);
-    for (int i = 0; i < PTB_MEMORY_COUNT; i++)
-        if (t->device->peak_bytes[i] != bytes[i]) {
-            print_error("rank %d, %s: %llu bytes at most, %llu predicted\n", t->config.world->rank,
-                        ptb_memory_name((ptb_memory)i), (unsigned long long)t->device->peak_bytes[i],
-                        (unsigned long long)bytes[i]);
-            return false;
-        }
-    return true;
-}
-
 // What a user's run is checked by says that nothing is wrong.
 static ptb_status check_verdict(ptb_trainer *t)
 {
@@ -215,13 +172,13 @@ static ptb_status check_verdict(ptb_trainer *t)
 
 static ptb_status train(ptb_world *world, division_run *run, ptb_trainer *t)
 {
-    if (!ledger_holds(t))
+    if (!trainer_ledger_holds(t))
         return PTB_WRONG;
     PTB_TRY(spoil(t, &run->asked));
     for (int i = 0; i < STEPS; i++)
         PTB_TRY(ptb_trainer_step(t));
     PTB_TRY(ptb_trainer_drain(t));
-    if (!run->asked.fault && !ledger_holds(t)) // nothing was allocated since
+    if (!run->asked.fault && !trainer_ledger_holds(t)) // nothing was allocated since
         return PTB_WRONG;
     memcpy(run->losses[world->rank], t->losses, sizeof run->losses[0]);
     memcpy(run->norms[world->rank], t->norms, sizeof run->norms[0]);
@@ -244,10 +201,10 @@ static ptb_trainer_config configure(ptb_world *world, const division_asked *a, c
         .strategy = ptb_strategy_data(strategy),
         .mesh = *mesh,
         .sequence_parallel = strategy->sequence,
-        .kernels = kernels_of_device(),
+        .kernels = test_kernels(),
         .layout = layout,
-        .device = device_name(),
-        .comm = comm_name(),
+        .device = test_device(),
+        .comm = test_comm(),
         .comm_config = {.threads = true},
         .optimizer = {.kind = a->optimizer,
                       .rate = a->optimizer == PTB_OPTIMIZER_SGD ? 0.3 : 0.003,

@@ -5,7 +5,6 @@
 #define PTB_TESTS_UNIT_TENSOR_FIXTURE_H
 
 #include "collectives/world.h"
-#include "strategies/backends.h"
 #include "tests/unit/model_fixture.h"
 
 enum { TP_MOST = 8 };
@@ -99,7 +98,7 @@ static inline ptb_status tensor_prepare(tensor_rank *r)
 static inline ptb_status tensor_make_model(tensor_rank *r)
 {
     tensor_run *run = r->run;
-    const ptb_kernels *kernels = (const ptb_kernels *)ptb_registry_find(PTB_KIND_KERNELS, test_device());
+    const ptb_kernels *kernels = test_kernels();
     uint64_t before[PTB_MEMORY_COUNT], *bytes = run->bytes[r->world->rank];
     ptb_model_config config = run->mode;
     config.device = r->device;
@@ -123,14 +122,8 @@ static inline ptb_status tensor_make_model(tensor_rank *r)
     PTB_TRY(ptb_tensor_axis_open(&env, &r->axis));
     config.tensor = r->axis;
     PTB_TRY(ptb_model_new(&config, &r->model));
-    for (int i = 0; i < PTB_MEMORY_COUNT; i++)
-        if (bytes[i] != r->device->used_bytes[i] - before[i]) {
-            print_error("%s: %llu bytes, %llu predicted\n", ptb_memory_name((ptb_memory)i),
-                        (unsigned long long)(r->device->used_bytes[i] - before[i]),
-                        (unsigned long long)bytes[i]);
-            return PTB_WRONG;
-        }
-    return PTB_OK;
+    bool holds = test_ledger_is(r->world->rank, r->device->used_bytes, before, bytes);
+    return holds ? PTB_OK : PTB_WRONG;
 }
 
 static inline ptb_unit_memory tensor_unit_memory(const tensor_rank *r, size_t u)
@@ -204,14 +197,11 @@ static inline ptb_status tensor_step(tensor_rank *r)
 
 static inline ptb_status tensor_open(tensor_rank *r)
 {
-    const char *comm = "local"; // ranks are threads: on the host that is the affair of `local`
-    if (!test_on_host())
-        (void)ptb_backends_comm(test_device(), &comm);
     PTB_TRY(ptb_device_open_local(test_device(), r->world, false, &r->device));
     PTB_TRY(ptb_stream_new(r->device, PTB_STREAM_WORKER, 1, &r->compute));
     PTB_TRY(ptb_stream_new(r->device, PTB_STREAM_URGENT, 2, &r->stream));
     r->timeline = (ptb_timeline){.stream = r->compute};
-    PTB_TRY(ptb_comm_open(comm, r->world, &(ptb_comm_config){.threads = true}, &r->comm));
+    PTB_TRY(ptb_comm_open(test_comm(), r->world, &(ptb_comm_config){.threads = true}, &r->comm));
     return ptb_lane_init(&r->lane, r->comm, PTB_AXIS_TP, &r->timeline, r->stream);
 }
 

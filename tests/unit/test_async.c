@@ -30,7 +30,7 @@ static void test_synchronous(void **state)
         {.ranks = 8, .model = DATA_MOE},
     };
     size_t count = sizeof settings / sizeof *settings;
-    for (size_t i = data_on_host() ? 0 : 1; i < (data_on_host() ? count : 3); i++) {
+    for (size_t i = test_on_host() ? 0 : 1; i < (test_on_host() ? count : 3); i++) {
         data_settings s = settings[i];
         data_run *one = train_alone(s, "ddp");
         s.strategy = "async";
@@ -47,7 +47,7 @@ static void test_synchronous(void **state)
 static void test_types(void **state)
 {
     (void)state;
-    for (int bf16 = data_on_host() ? 0 : 1; bf16 < 2; bf16++) {
+    for (int bf16 = test_on_host() ? 0 : 1; bf16 < 2; bf16++) {
         data_settings s = {.ranks = 3, .adamw = true, .type = bf16 ? PTB_BF16 : PTB_F32};
         s.reduce_type = s.type;
         s.strategy = "zero1";
@@ -66,8 +66,8 @@ static void test_delayed(void **state)
 {
     (void)state;
     static const int ranks[] = {2, 3, 4, 1};
-    size_t count = data_on_host() ? sizeof ranks / sizeof *ranks : 1;
-    for (int staleness = 1; staleness <= (data_on_host() ? 3 : 2); staleness++) {
+    size_t count = test_on_host() ? sizeof ranks / sizeof *ranks : 1;
+    for (int staleness = 1; staleness <= (test_on_host() ? 3 : 2); staleness++) {
         data_settings s = {.model = (data_model)(staleness % DATA_MODELS),
                            .momentum = staleness == 2 ? 0.5 : 0,
                            .clip = staleness == 2 ? 0.3 : 0,
@@ -94,7 +94,7 @@ static void test_delayed(void **state)
 static void test_volume(void **state)
 {
     (void)state;
-    for (int staleness = data_on_host() ? 0 : 1; staleness < (data_on_host() ? 3 : 2); staleness++) {
+    for (int staleness = test_on_host() ? 0 : 1; staleness < (test_on_host() ? 3 : 2); staleness++) {
         data_settings s = {.strategy = "async",
                            .model = (data_model)(staleness % DATA_MODELS),
                            .ranks = 3,
@@ -117,7 +117,7 @@ static void test_volume(void **state)
 static void test_state_bytes(void **state)
 {
     (void)state;
-    if (!data_on_host())
+    if (!test_on_host())
         skip(); // counts alone
     for (int staleness = 0; staleness < 4; staleness += 3)
         for (int ranks = 2; ranks <= 4; ranks += 2)
@@ -280,7 +280,7 @@ static void assert_one_state(const race *r)
 static void test_bound(void **state)
 {
     (void)state;
-    for (int staleness = data_on_host() ? 0 : 2; staleness <= 2; staleness++) {
+    for (int staleness = test_on_host() ? 0 : 2; staleness <= 2; staleness++) {
         race *r = race_new(staleness, staleness % RACE_RANKS);
         if (r->problem)
             print_error("staleness %d: %s\n", staleness, r->problem);
@@ -316,7 +316,7 @@ static void test_losses(void **state)
     race *synchronous = race_new(0, -1);
     double fall = synchronous->losses[0][0] - last_losses(synchronous);
     assert_true(fall > 0.1);
-    for (int staleness = 1; staleness <= (data_on_host() ? 2 : 1); staleness++) {
+    for (int staleness = 1; staleness <= (test_on_host() ? 2 : 1); staleness++) {
         race *r = race_new(staleness, 1);
         double difference = last_losses(r) - last_losses(synchronous);
         if (!(difference > 0 && difference < 0.3 * fall))

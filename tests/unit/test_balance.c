@@ -80,7 +80,7 @@ static void test_equal(void **state)
     double most = 0;
     for (size_t i = 0; i < CASES; i++) {
         char what[256];
-        if (!on_host() && !cases[i].on_gpus)
+        if (!test_on_host() && !cases[i].on_gpus)
             continue;
         double difference = difference_of(&cases[i], true, what, sizeof what);
         if (!(difference < 1e-5))
@@ -96,7 +96,7 @@ static void test_own_statistics_differ(void **state)
 {
     (void)state;
     static const char *const strategies[] = {"ddp", "ep", "cp"};
-    for (size_t i = 0; i < (on_host() ? 3 : 1); i++) {
+    for (size_t i = 0; i < (test_on_host() ? 3 : 1); i++) {
         balance_case c = RUN(strategies[i], "", 2, true, &mixture, );
         char what[256];
         double difference = difference_of(&c, false, what, sizeof what);

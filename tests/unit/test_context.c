@@ -94,7 +94,7 @@ static ptb_status described(setting s)
     trial_init(&t, s);
     ptb_context_env env = {.size = s.ranks,
                            .degree = s.degree,
-                           .kernels = kernels_of_device(),
+                           .kernels = test_kernels(),
                            .layout = &t.layout,
                            .batch = s.batch,
                            .threads = 1,

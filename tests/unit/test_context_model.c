@@ -138,7 +138,7 @@ static void test_equal(void **state)
     (void)state;
     size_t wrong = 0;
     for (size_t i = 0; i < CASES; i++)
-        if (on_host() ? !cases[i].graph : cases[i].on_gpus)
+        if (test_on_host() ? !cases[i].graph : cases[i].on_gpus)
             wrong += !compare_case(&cases[i]);
     assert_int_equal(wrong, 0);
 }
@@ -149,7 +149,7 @@ static void test_narrow(void **state)
     (void)state;
     static const split_case narrow[] = {SPLIT("ring", 0, 4, "cp=4", .shape = {LLAMA}, ),
                                         SPLIT("ring_all_to_all", 2, 4, "cp=4", .shape = {LLAMA}, )};
-    for (size_t i = 0; i < (on_host() ? 2 : 0); i++) {
+    for (size_t i = 0; i < (test_on_host() ? 2 : 0); i++) {
         asked_case = &narrow[i];
         division_asked asked = asked_of(asked_case);
         asked.type = PTB_BF16;

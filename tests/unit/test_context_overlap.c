@@ -126,7 +126,7 @@ static void test_overlap(void **state)
     (void)state;
     if (!test_on_host())
         return;
-    real_kernels = kernels_of_device();
+    real_kernels = test_kernels();
     real_ops = (const ptb_comm_ops *)ptb_registry_find(PTB_KIND_COMM, "local");
     spied_ops = *real_ops;
     spied_ops.group_end = spied_group_end;

@@ -20,7 +20,7 @@ static void compare(const expert_case *c, double *loss, double *gradient, const 
     *loss = fabs(many.loss[0] / one.loss[0] - 1);
     *gradient = expert_distance(&many, &one, where);
     size_t count = (size_t)(one.whole.shape.layers * 2 * one.whole.shape.experts);
-    for (size_t i = 0; i < count && !c->kernels && !c->wrong_expert && expert_type(c) == PTB_F32; i++) {
+    for (size_t i = 0; i < count && !c->kernels && !c->wrong_expert && test_type(c->type) == PTB_F32; i++) {
         int64_t sum = 0;
         for (int r = 0; r < c->ranks; r++)
             sum += many.choices[r][i];
@@ -32,7 +32,7 @@ static void compare(const expert_case *c, double *loss, double *gradient, const 
 static void check(expert_case c)
 {
     const char *where = "";
-    double loss, gradient, limit = expert_type(&c) == PTB_F32 ? 1e-5 : 1e-2;
+    double loss, gradient, limit = test_type(c.type) == PTB_F32 ? 1e-5 : 1e-2;
     compare(&c, &loss, &gradient, &where);
     if (!(loss < limit / 3 && gradient < limit))
         fail_msg("%s, %d ranks, top %d of %d%s%s: loss differs by %g, the gradient of %s by %g", c.dispatch,

@@ -229,12 +229,8 @@ static void test_parts_need_deferred(void **state)
     model_case c;
     ptb_model *model;
     model_case_init(&c, &shapes[0].shape, 1);
-    ptb_model_config config = {.kernels =
-                                   (const ptb_kernels *)ptb_registry_find(PTB_KIND_KERNELS, test_device()),
-                               .layout = &c.layout,
-                               .batch = 1,
-                               .threads = 1,
-                               .type = PTB_F32};
+    ptb_model_config config = {
+        .kernels = test_kernels(), .layout = &c.layout, .batch = 1, .threads = 1, .type = PTB_F32};
     assert_int_equal(ptb_device_open(test_device(), 0, &config.device), PTB_OK);
     assert_int_equal(ptb_stream_new(config.device, PTB_STREAM_WORKER, 1, &config.stream), PTB_OK);
     assert_int_equal(ptb_model_new(&config, &model), PTB_OK);
@@ -251,7 +247,7 @@ static void test_refusals(void **state)
     (void)state;
     model_case c;
     model_case_init(&c, &shapes[0].shape, 1);
-    const ptb_kernels *kernels = (const ptb_kernels *)ptb_registry_find(PTB_KIND_KERNELS, test_device());
+    const ptb_kernels *kernels = test_kernels();
     ptb_model_config good = {
         .kernels = kernels, .layout = &c.layout, .batch = 1, .threads = 1, .type = PTB_F32};
     assert_int_equal(ptb_model_check(&good), PTB_OK);

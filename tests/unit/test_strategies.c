@@ -131,7 +131,7 @@ static void gather_rows(ptb_trainer_config *config)
 static division_asked asked_of(const division_case *c, model_kind model)
 {
     bool odd = c->ranks % 3 == 0;
-    int64_t even = on_host() ? 16 : 8;
+    int64_t even = test_on_host() ? 16 : 8;
     return (division_asked){.strategy = c->strategy,
                             .mesh = c->mesh,
                             .ranks = c->ranks,
@@ -148,7 +148,7 @@ static division_asked asked_of(const division_case *c, model_kind model)
 
 static int models_here(const division_case *c)
 {
-    return on_host() ? c->models : c->on_gpus;
+    return test_on_host() ? c->models : c->on_gpus;
 }
 
 // One rank's runs, each made once.
@@ -239,7 +239,7 @@ static void test_faults(void **state)
                   {"ddp", PTB_LANE_DENSE, DOUBLED},
                   {"tp", PTB_LANE_TENSOR, SKIPPED},
                   {"tp+sp", PTB_LANE_TENSOR, DOUBLED}};
-    for (size_t i = 0; i < (on_host() ? sizeof faults / sizeof *faults : 1); i++) {
+    for (size_t i = 0; i < (test_on_host() ? sizeof faults / sizeof *faults : 1); i++) {
         division_asked asked =
             asked_of(&(division_case)RUN(faults[i].strategy, "", 2, GPT_, GPT_, ), MODEL_GPT);
         division_run run, alone;

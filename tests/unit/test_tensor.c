@@ -296,7 +296,7 @@ static void test_refused(void **state)
     assert_int_equal(ptb_tensor_axis_check(&env), PTB_USAGE);
     env.chunks = 3;
     assert_int_equal(ptb_tensor_axis_check(&env), PTB_OK);
-    const ptb_kernels *kernels = (const ptb_kernels *)ptb_registry_find(PTB_KIND_KERNELS, test_device());
+    const ptb_kernels *kernels = test_kernels();
     ptb_model_config config = {
         .kernels = kernels, .layout = &l, .batch = BATCH, .threads = 1, .type = PTB_F32};
     assert_int_equal(ptb_model_check(&config), PTB_INTERNAL); // cut, and nobody to talk to

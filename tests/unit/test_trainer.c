@@ -4,8 +4,7 @@
 // the ledger is what was predicted.
 #include "collectives/world.h"
 #include "profiler/overlap.h"
-#include "strategies/backends.h"
-#include "strategies/trainer.h"
+#include "tests/unit/trainer_fixture.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -45,30 +44,16 @@ typedef struct {
     uint64_t bytes[PTB_MEMORY_COUNT]; // predicted
 } training;
 
-// cmocka's assertions are for its own thread; here problems become statuses.
-static bool ledger_holds(const ptb_trainer *t)
-{
-    uint64_t bytes[PTB_MEMORY_COUNT];
-    ptb_trainer_memory(&t->config, bytes);
-    for (int i = 0; i < PTB_MEMORY_COUNT; i++)
-        if (t->device->peak_bytes[i] != bytes[i]) {
-            print_error("%s: %llu bytes at most, %llu predicted\n", ptb_memory_name((ptb_memory)i),
-                        (unsigned long long)t->device->peak_bytes[i], (unsigned long long)bytes[i]);
-            return false;
-        }
-    return true;
-}
-
 static ptb_status train(ptb_world *world, training *run, ptb_trainer *t)
 {
     int rank = world->rank;
-    if (!ledger_holds(t))
+    if (!trainer_ledger_holds(t))
         return PTB_WRONG;
     for (int i = 0; i < STEPS; i++) {
         ptb_trace_clear(t->config.trace);
         PTB_TRY(ptb_trainer_step(t));
     }
-    if (!ledger_holds(t)) // nothing was allocated since
+    if (!trainer_ledger_holds(t)) // nothing was allocated since
         return PTB_WRONG;
     memcpy(run->losses[rank], t->losses, sizeof run->losses[rank]);
     ptb_data_hashes hashes;
@@ -90,47 +75,15 @@ static ptb_status train(ptb_world *world, training *run, ptb_trainer *t)
     return PTB_OK;
 }
 
-static ptb_dtype type_of(ptb_dtype asked)
-{
-    return asked == (ptb_dtype)0 ? PTB_F32 : asked;
-}
-
-static const char *device_name(void)
-{
-    const char *name = getenv("PTB_TEST_DEVICE");
-    return name && *name ? name : "host";
-}
-
-static bool on_host(void)
-{
-    return strcmp(device_name(), "host") == 0;
-}
-
-// Ranks are threads here: on the host that is the affair of `local`.
-static const char *comm_name(void)
-{
-    const char *name = "local";
-    if (!on_host())
-        (void)ptb_backends_comm(device_name(), &name);
-    return name;
-}
-
-static const ptb_kernels *kernels_of_device(void)
-{
-    const ptb_kernels *kernels = NULL;
-    (void)ptb_backends_kernels(device_name(), NULL, &kernels);
-    return kernels;
-}
-
 static ptb_trainer_config configure(ptb_world *world, const settings *s, const ptb_layout *layout)
 {
     ptb_trainer_config config = {
         .world = world,
         .strategy = (const ptb_data_parallel *)ptb_registry_find(PTB_KIND_DATA_PARALLEL, "ddp"),
-        .kernels = kernels_of_device(),
+        .kernels = test_kernels(),
         .layout = layout,
-        .device = device_name(),
-        .comm = comm_name(),
+        .device = test_device(),
+        .comm = test_comm(),
         .comm_config = {.threads = true},
         .optimizer = {.kind = s->optimizer,
                       .rate = s->frozen                           ? 0
@@ -146,8 +99,8 @@ static ptb_trainer_config configure(ptb_world *world, const settings *s, const p
                       .loss_scale = s->loss_scale > 0 ? s->loss_scale : 1,
                       .dynamic = s->type == PTB_F16,
                       .growth_interval = s->growth ? s->growth : 1000},
-        .type = type_of(s->type),
-        .reduce_type = type_of(s->reduce_type),
+        .type = test_type(s->type),
+        .reduce_type = test_type(s->reduce_type),
         .batch = BATCH,
         .micro_batches = s->micro_batches ? s->micro_batches : 1,
         .recompute = s->recompute,
@@ -255,7 +208,7 @@ static void test_overlap(void **state)
     assert_true(with.hash[0] == without.hash[0]);
     assert_memory_equal(with.losses[0], without.losses[0], sizeof with.losses[0]);
     // Spans of other devices come from a profiler, which this test does not open.
-    for (int r = 0; r < 2 && on_host(); r++) {
+    for (int r = 0; r < 2 && test_on_host(); r++) {
         assert_int_equal(without.overlapped[r].overlapped_ns, 0);
         assert_true(without.overlapped[r].exposed_ns > 0);
         assert_true(with.overlapped[r].communication_ns > 0);
@@ -315,7 +268,7 @@ static void test_recompute(void **state)
 static void test_graph(void **state)
 {
     (void)state;
-    const ptb_device_ops *ops = (const ptb_device_ops *)ptb_registry_find(PTB_KIND_DEVICE, device_name());
+    const ptb_device_ops *ops = (const ptb_device_ops *)ptb_registry_find(PTB_KIND_DEVICE, test_device());
     if (!ops->graph_begin)
         skip(); // the host
     for (int ranks = 1; ranks <= 2; ranks++)
