@@ -24,6 +24,8 @@ usage: sh bootstrap.sh COMMAND
   run               install what is missing, build, run the `quick` suite on this machine and write the report
   test              install what is missing, build and run all tests but the slow ones, also under sanitizers and, where
                     the CUDA toolkit is, on simulated GPUs; and build for real ones
+  test-slow         the same with the tests that `test` leaves out: those with the label slow, and the search for leaks in
+                    programs that scripts start
   build             install what is missing and build
   install-packages  install what running and testing need, and stop
   help              this text
@@ -121,8 +123,9 @@ jobs_here() { nproc 2>/dev/null || echo 2; }
 # Half a core each: see tests/CMakeLists.txt.
 test_slots() { echo $((2 * $(jobs_here))); }
 
-# build FOLDER CMAKE-OPTION...: all, or the targets that `targets` names.
+# build FOLDER CMAKE-OPTION...: all, or the targets that `targets` names, at the priority that `nice` gives.
 targets=
+nice=
 build() {
     folder=$1
     shift
@@ -133,11 +136,18 @@ build() {
         fail "cmake could not configure"
     }
     # shellcheck disable=SC2086
-    cmake --build "$folder" -j "$(jobs_here)" ${targets:+--target $targets} >"$folder/build.log" 2>&1 || {
+    $nice cmake --build "$folder" -j "$(jobs_here)" ${targets:+--target $targets} >"$folder/build.log" 2>&1 || {
         grep -E -A4 'error|undefined reference|No such file' "$folder/build.log" >&2 || tail -30 "$folder/build.log" >&2
         fail "the build failed; all of it is in $folder/build.log"
     }
 }
+
+# build_ahead ...: the same while tests run, which often wait, with the processor time that they leave; built: it is done.
+build_ahead() {
+    (nice="nice -n 19" && build "$@") &
+    ahead=$!
+}
+built() { wait "$ahead" || exit 3; }
 
 run_quick() {
     install_packages run
@@ -195,55 +205,100 @@ find_cuda() {
     return 1
 }
 
-run_gpu_tests() {
-    if ! find_cuda; then
+sanitizer_options() { # address | thread
+    unset LSAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
+    case $1 in
+    address)
+        LSAN_OPTIONS="suppressions=$source_dir/tests/lsan.supp:print_suppressions=0"
+        UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1"
+        export LSAN_OPTIONS UBSAN_OPTIONS
+        ;;
+    thread)
+        TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:suppressions=$source_dir/tests/tsan.supp"
+        export TSAN_OPTIONS
+        ;;
+    esac
+}
+
+# The trees of `test`; each is built while the tests of the one before run.
+build_release() { build "$build_dir" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON; }
+address_tree() { # build | build_ahead, PTB_LEAKS
+    $1 "$source_dir/build-asan" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPTB_TESTS=ON -DPTB_SANITIZE=address,undefined -DPTB_LEAKS="$2"
+}
+thread_tree_ahead() {
+    targets=$(echo $thread_tests | sed 's/\./_test_/g')
+    build_ahead "$source_dir/build-tsan" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPTB_TESTS=ON -DPTB_SANITIZE=thread
+}
+sim_tree_ahead() {
+    targets=gpu_tests
+    build_ahead "$source_dir/build-sim" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=sim
+}
+# No GPU runs it: that all of it compiles, assembles and links is shown. tests/unit/test_slow_cuda_build.sh optimises it.
+cuda_tree_ahead() {
+    targets=ptbench
+    build_ahead "$source_dir/build-cuda" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=cuda -DPTB_CUDA_QUICK=ON
+}
+
+run_gpu_tests() { # its tree is being built if $cuda is not empty
+    if [ -z "$cuda" ]; then
         say "skipped: the CUDA toolkit and NCCL (their headers) are not on this machine, so nothing of the GPU's was built or tested"
         skipped=$((skipped + 1))
         return
     fi
-    targets=gpu_tests
-    build "$source_dir/build-sim" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=sim
+    built
+    [ ! -x "$cuda/bin/nvcc" ] || cuda_tree_ahead
     run_tests "simulated GPUs" "$source_dir/build-sim" -L gpu -LE slow -j "$(test_slots)"
     if [ ! -x "$cuda/bin/nvcc" ]; then
         say "skipped: $cuda has no nvcc, so nothing was built for real GPUs"
         skipped=$((skipped + 1))
         return
     fi
-    targets=ptbench
-    # No GPU runs it: that all of it compiles, assembles and links is shown. tests/unit/test_slow_cuda_build.sh optimises it.
-    build "$source_dir/build-cuda" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=cuda -DPTB_CUDA_QUICK=ON
+    built
     run_tests "real GPUs, built and without one" "$source_dir/build-cuda" -R '^mpi\.(no_gpu|bundle)$'
 }
 
 run_all_tests() {
     install_packages test
+    find_cuda || true
     wrapper=
-    build "$build_dir" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON
+    build_release
+    address_tree build_ahead OFF
     run_tests release "$build_dir" -LE slow -j "$(test_slots)"
 
-    build "$source_dir/build-asan" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPTB_TESTS=ON -DPTB_SANITIZE=address,undefined
-    LSAN_OPTIONS="suppressions=$source_dir/tests/lsan.supp:print_suppressions=0"
-    UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1"
-    export LSAN_OPTIONS UBSAN_OPTIONS
+    built
+    thread_tree_ahead
+    sanitizer_options address
     # Without what looks at sources alone, or at files that the same code wrote in another test; and the bundle has a loader
     # of its own, which a sanitizer's library does not bear.
     run_tests "address and undefined-behaviour sanitizers" "$source_dir/build-asan" -LE slow -j "$(test_slots)" \
         -E '^(mpi\.bundle|golden\.chromium|unit\.(headers|install|layering|nccl_profiler_abi|style))$'
-    unset LSAN_OPTIONS UBSAN_OPTIONS
 
+    built
+    [ -z "$cuda" ] || sim_tree_ahead
+    sanitizer_options thread
     # The thread sanitizer wants the classic layout of memory.
-    targets=$(echo $thread_tests | sed 's/\./_test_/g')
-    build "$source_dir/build-tsan" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPTB_TESTS=ON -DPTB_SANITIZE=thread
     setarch -R true 2>/dev/null && wrapper="setarch -R"
-    TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:suppressions=$source_dir/tests/tsan.supp"
-    export TSAN_OPTIONS
     run_tests "thread sanitizer" "$source_dir/build-tsan" -R "$(as_pattern "$thread_tests")" -j "$(test_slots)"
 
     wrapper=
-    targets=
-    unset TSAN_OPTIONS
+    sanitizer_options none
     run_gpu_tests
+    count_tests
+}
 
+run_slow_tests() {
+    install_packages test
+    wrapper=
+    build_release
+    address_tree build_ahead ON
+    run_tests "release, slow" "$build_dir" -L slow
+    built
+    sanitizer_options address
+    run_tests "leaks in programs that scripts start" "$source_dir/build-asan" -L leaks -j "$(test_slots)"
+    count_tests
+}
+
+count_tests() {
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" = 0 ]
 }
@@ -251,6 +306,7 @@ run_all_tests() {
 case ${1:-help} in
 run) run_quick ;;
 test) run_all_tests ;;
+test-slow) run_slow_tests ;;
 build)
     install_packages run
     build "$build_dir" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=OFF

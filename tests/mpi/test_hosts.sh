@@ -1,6 +1,7 @@
 # Several hosts (network namespaces, tests/mpi/netns.sh): own algorithms and the library's, splits, the training step,
 # conformance, what is stored about hosts and transports, and the report of it.
 # ctest: spins
+# ctest: many starts
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 . "$PTB_SOURCE/tests/mpi/netns.sh"
 hosts_up 3

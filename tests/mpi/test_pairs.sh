@@ -1,5 +1,6 @@
 # The benchmark `pairs`: every pair over every path, checked, a matrix in the report; between hosts card by card.
 # ctest: waits 14
+# ctest: many starts
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 
 try 0 "$PTBENCH" run pairs --np 3 --bytes 1000,64K --max-time 50ms --db all.db

@@ -1,5 +1,6 @@
 # `ptbench run` with real ranks: what a user types, what comes out, what is stored, which exit code.
 # ctest: waits 18
+# ctest: many starts
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 
 # A run, and the commands that look at it.

@@ -1,5 +1,6 @@
 # Where `ptbench run`, export, report and doctor write, and what they say when that does not go.
 # ctest: waits 20
+# ctest: many starts
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 export XDG_CACHE_HOME=$folder/cache
 

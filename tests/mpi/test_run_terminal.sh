@@ -1,5 +1,6 @@
 # Where output goes: closed pipes, full devices, terminals and their like, decimal commas, help everywhere.
 # ctest: waits 10
+# ctest: many starts
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 
 # Help and usage.
