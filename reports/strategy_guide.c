@@ -4,7 +4,8 @@
 #include "reports/strategies.h"
 
 // clang-format off
-// One row a comparison: the fastest and the next, the leanest, the one that sends least.
+// One row a comparison: the fastest and the next (before others one whose interval meets the fastest's), the
+// leanest, the one that sends least.
 #define COMPARED                                                                                             \
     PTB_SQL_STRATEGIES                                                                                       \
     ", o AS (SELECT *, model || ', ' || ranks_text || ', global batch ' || batch_size AS heading,"           \
@@ -19,8 +20,8 @@
     " n.compute AS compute2, n.optimizer AS optimizer2,"                                                     \
     " m.strategy AS leanest, m.memory AS least, m.median AS lean_t, x.strategy AS widest, x.memory AS most"  \
     " FROM o AS f JOIN o AS n ON n.heading = f.heading AND n.note = f.note AND n.by_time ="                  \
-    " (SELECT min(q.by_time) FROM o AS q WHERE q.heading = f.heading AND q.note = f.note"                    \
-    " AND q.strategy <> f.strategy)"                                                                         \
+    " (SELECT coalesce(min(q.by_time) FILTER (WHERE coalesce(q.low <= f.high, 1)), min(q.by_time))"          \
+    " FROM o AS q WHERE q.heading = f.heading AND q.note = f.note AND q.strategy <> f.strategy)"             \
     " JOIN o AS m ON m.heading = f.heading AND m.note = f.note AND m.by_memory = 1"                          \
     " JOIN o AS x ON x.heading = f.heading AND x.note = f.note AND x.by_most = 1 WHERE f.by_time = 1) "
 
@@ -42,7 +43,9 @@ static const char table_sql[] =
     " UNION ALL SELECT heading, note, 2, 'what it loses', first,"
     " printf('%.3g %% of the step to communication that nothing hides, %.3g %% to the optimizer',"
     " 100 * exposed / t1, 100 * optimizer / t1)"
-    " || CASE WHEN ideal IS NULL THEN '' ELSE printf('; with no communication it would take %.4g ms (%.3g %% of"
+    " || CASE WHEN ideal IS NULL THEN '' WHEN ideal >= t1"
+    " THEN printf('; but with no communication it takes no less: %.4g ms', ideal)"
+    " ELSE printf('; with no communication it would take %.4g ms (%.3g %% of"
     " bound)', ideal, efficiency) END"
     " FROM a WHERE exposed IS NOT NULL"
     " UNION ALL SELECT heading, note, 3, 'least memory', leanest,"
