@@ -29,7 +29,14 @@
 extern const char ptb_gp_common[];
 extern char **environ;
 
-enum { WORKERS = 2, WIDTH = 840, NAME_MAX_CHARS = 88, WRAP_CHARS = 104, PATH_BYTES = 4096 };
+enum {
+    WORKERS = 2,
+    WIDTH = 840,
+    NAME_MAX_CHARS = 88,
+    BAR_NAME_CHARS = 52,
+    WRAP_CHARS = 104,
+    PATH_BYTES = 4096
+};
 
 // A single-quoted gnuplot string: no escapes, no substitution. A quote would end it and a backquote starts a
 // command in other kinds of string, so both become typographic quotes and no text can leave the string.
@@ -64,11 +71,12 @@ static size_t utf8_width(const char *text)
     return n;
 }
 
-// 'first line'."\n".'second line', broken at blanks. Returns the number of lines.
-static size_t append_wrapped(ptb_text *out, const char *text)
+// 'first line'."\n".'second line', of at most so many characters, broken at blanks. Returns the number of
+// lines.
+static size_t append_wrapped(ptb_text *out, const char *text, size_t chars)
 {
     for (size_t lines = 1;; lines++) {
-        size_t length = clip_utf8(text, WRAP_CHARS);
+        size_t length = clip_utf8(text, chars);
         if (text[length])
             for (size_t i = length; i > length / 2; i--)
                 if (text[i] == ' ') {
@@ -91,6 +99,22 @@ static void append_names(ptb_text *out, const char *array, const char *const *na
         size_t length = clip_utf8(names[i], NAME_MAX_CHARS);
         append_string(out, names[i], length);
         ptb_text_append(out, names[i][length] ? ".'...'\n" : "\n");
+    }
+}
+
+// Names beside bars, which leave the bars more than half of the width: in two lines where they are long.
+static void append_bar_names(ptb_text *out, const char *const *names, size_t count)
+{
+    ptb_text_printf(out, "array NAMES[%zu]\n", count ? count : 1);
+    for (size_t i = 0; i < count; i++) {
+        size_t length = clip_utf8(names[i], NAME_MAX_CHARS);
+        ptb_text name = PTB_TEXT_INIT;
+        ptb_text_append_bytes(&name, names[i], length);
+        ptb_text_append(&name, names[i][length] ? "..." : "");
+        ptb_text_printf(out, "NAMES[%zu] = ", i + 1);
+        append_wrapped(out, ptb_text_string(&name), BAR_NAME_CHARS);
+        ptb_text_append(out, "\n");
+        ptb_text_release(&name);
     }
 }
 
@@ -203,7 +227,10 @@ static void append_figure(const ptb_drawing *d, ptb_text *out)
     size_t height = (bars ? 90 + 46 * f->curve_count : 400) + 20 * key.rows;
 
     ptb_text_printf(out, "reset\nDATA = '%s.dat'\nN = %zu\nPARTS = %zu\n", d->name, f->curve_count, parts);
-    append_names(out, "NAMES", names, f->curve_count);
+    if (bars)
+        append_bar_names(out, names, f->curve_count);
+    else
+        append_names(out, "NAMES", names, f->curve_count);
     append_names(out, "PART", part_names, parts + 1);
     ptb_text_printf(out, "XMIN = %.17g\nXMAX = %.17g\nYMIN = %.17g\nYMAX = %.17g\n", f->x_min, f->x_max,
                     f->y_min, f->y_max);
@@ -217,9 +244,9 @@ static void append_figure(const ptb_drawing *d, ptb_text *out)
     ptb_text_append(out, d->report->gnuplot);
     // The picture file travels alone, so it carries its title and conditions itself.
     ptb_text_append(out, "\nset label 1000 ");
-    size_t lines = append_wrapped(out, f->title);
+    size_t lines = append_wrapped(out, f->title, WRAP_CHARS);
     ptb_text_append(out, ".\"\\n\".");
-    lines += append_wrapped(out, f->conditions);
+    lines += append_wrapped(out, f->conditions, WRAP_CHARS);
     ptb_text_printf(out,
                     " at screen 0.5, screen 1 center offset 0,-1 textcolor rgb '#2b333b'\nset tmargin %zu\n"
                     "set terminal pngcairo size %d,%zu noenhanced font 'sans-serif,10' fontscale 1.5 "

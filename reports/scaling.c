@@ -9,12 +9,13 @@ extern const char ptb_gp_scaling[];
 // goes as 1 / T. Repetitions and runs of one rank count: mean of their medians, widest interval. On one rank
 // nothing is divided, so that a strategy which did not run there starts from ddp's step.
 // clang-format off
-#define CONDITIONS "kind, load, model, program, cpus, mode_text, combine_text, other"
+#define CONDITIONS "kind, load, model, program, cpus, mode_text, combine_text, other, marks"
 #define MEASURED   "ranks, hosts, median_ns, ci_low_ns, ci_high_ns, samples, run_id"
 #define CURVES                                                                                               \
     PTB_SQL_CASES                                                                                            \
     ", s AS (SELECT c.*, CAST(json_extract(c.params, '$.batch') AS REAL) AS batch_size,"                     \
     " c.bench || ', ' || " PTB_SQL_MODEL " || c.sim AS model, coalesce(c.other_params, '') AS other,"        \
+    " coalesce(c.other_tokens, '') AS marks,"        \
     " coalesce(" PTB_SQL_STEP_PARAM("strategy") ", '') AS strategy,"                                         \
     " coalesce(" PTB_SQL_STRATEGY ", '') || coalesce(' over ' || c.comm, '')"                                \
     " || coalesce(' ' || c.algo, '') AS how,"                                                                \
@@ -41,7 +42,7 @@ extern const char ptb_gp_scaling[];
 static const char figure_sql[] =
     CURVES " SELECT kind || ' scaling, ' || model AS figure, how || ', N0 = ' || n0 AS series,"
            " load || " PTB_SQL_SEP " || cpus || " PTB_SQL_SEP " || program || " PTB_SQL_SEP
-           " || mode_text || " PTB_SQL_SEP " || combine_text || " PTB_SQL_SEP " || other AS tokens,"
+           " || mode_text || " PTB_SQL_SEP " || combine_text || " PTB_SQL_SEP " || marks AS tokens,"
            " ranks AS x, share * t0 / t AS y,"
            " CASE WHEN ranks = n0 THEN NULL ELSE share * low0 / high END AS y_low,"
            " CASE WHEN ranks = n0 THEN NULL ELSE share * high0 / low END AS y_high, samples"

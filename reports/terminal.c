@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GAP = 2, WIDTH_MIN = 40, WIDTH_MAX = 400, TEXT_COLUMN_MAX = 32, LAST_MIN = 16 };
+enum { GAP = 2, WIDTH_MIN = 40, WIDTH_MAX = 400, TEXT_COLUMN_MAX = 32, LAST_MIN = 16, LAST_GOOD = 32 };
 
 typedef struct {
     const ptb_report *report;
@@ -132,13 +132,24 @@ static size_t total_width(const grid *g)
     return total;
 }
 
-// Leaves out columns, the highest `drop` first, until the table fits.
-static void fit(grid *g)
+// Gives columns of text that were narrowed what room there is; a last column that wraps keeps some.
+static void widen(grid *g, const size_t *wanted)
 {
-    for (size_t i = 0; i < g->report->column_count; i++)
-        if (g->report->columns[i].cell == PTB_CELL_TEXT && g->width[i] > TEXT_COLUMN_MAX && i != find_last(g))
-            g->width[i] = TEXT_COLUMN_MAX;
-    g->last = find_last(g);
+    size_t used = total_width(g), kept = g->report->columns[g->last].cell == PTB_CELL_TEXT ? LAST_GOOD : 0;
+    size_t room = g->limit > used + kept ? g->limit - used - kept : 0;
+    for (size_t i = 0; i < g->report->column_count; i++) {
+        size_t more = wanted[i] - g->width[i];
+        more = more > room ? room : more;
+        if (!g->shown[i] || i == g->last)
+            continue;
+        g->width[i] += more;
+        room -= more;
+    }
+}
+
+// Leaves out columns, the highest `drop` first, until the table fits.
+static void drop_columns(grid *g)
+{
     while (total_width(g) > g->limit) {
         int highest = 0;
         for (size_t i = 0; i < g->report->column_count; i++)
@@ -153,6 +164,18 @@ static void fit(grid *g)
     }
 }
 
+static void fit(grid *g)
+{
+    size_t wanted[PTB_REPORT_COLUMNS_MAX];
+    memcpy(wanted, g->width, sizeof wanted);
+    g->last = find_last(g);
+    for (size_t i = 0; i < g->report->column_count; i++)
+        if (g->report->columns[i].cell == PTB_CELL_TEXT && g->width[i] > TEXT_COLUMN_MAX && i != g->last)
+            g->width[i] = TEXT_COLUMN_MAX;
+    drop_columns(g);
+    widen(g, wanted);
+}
+
 static void append_cell(const grid *g, size_t column, const char *text, ptb_text *out, size_t *at)
 {
     size_t width = g->width[column], length = strlen(text);
@@ -162,7 +185,9 @@ static void append_cell(const grid *g, size_t column, const char *text, ptb_text
         pad(out, GAP);
     if (!left)
         pad(out, width - length);
-    ptb_text_append_bytes(out, text, length);
+    bool cut = text[length] && length > 2;
+    ptb_text_append_bytes(out, text, cut ? length - 2 : length);
+    ptb_text_append(out, cut ? ".." : "");
     if (left)
         pad(out, width - length);
     *at += (*at ? GAP : 0) + width;
