@@ -183,6 +183,8 @@ static ptb_status enqueue(ptb_trainer *t)
     bool overlap = t->config.overlap;
     if (!t->clocks)
         PTB_TRY(set_rate(t, t->compute));
+    // What is communicated before the first span is opened is this step's too.
+    t->timeline.span = span(t, PTB_SPAN_COMPUTE, PTB_PHASE_FORWARD, PTB_LANE_COMPUTE, -1, "");
     PTB_TRY(t->data->ops->begin_step(t->data, t->steps));
     for (t->micro_batch = 0; t->micro_batch < t->config.micro_batches; t->micro_batch++) {
         bool is_last = t->micro_batch + 1 == t->config.micro_batches;
