@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef struct {
     const char *name;
@@ -151,7 +152,8 @@ static inline void step_case_words(const step_case *c, const char *source, step_
     step_word(w, "norm", "%s", s->norm == PTB_RMS_NORM ? "rmsnorm" : "layernorm");
     step_word(w, "epsilon", "%.17g", s->epsilon > 0 ? s->epsilon : 1e-5);
     step_word(w, "positions", "%s", s->position == PTB_ROTARY_POSITIONS ? "rotary" : "learned");
-    step_word(w, "rotary-base", "%.17g", s->rotary_base > 0 ? s->rotary_base : 10000);
+    if (s->position == PTB_ROTARY_POSITIONS)
+        step_word(w, "rotary-base", "%.17g", s->rotary_base > 0 ? s->rotary_base : 10000);
     step_word(w, "activation", "%s", s->activation == PTB_SWIGLU ? "swiglu" : "gelu");
     step_word(w, "biases", "%s", s->biases ? "yes" : "no");
     step_word(w, "tied", "%s", s->tied ? "yes" : "no");
@@ -162,15 +164,19 @@ static inline void step_case_words(const step_case *c, const char *source, step_
     step_word(w, "dense-layers", "%" PRId64, s->dense_layers);
     step_word(w, "capacity-factor", "0");
     step_word(w, "balance", "%.17g", s->balance);
-    step_word(w, "normalise-top-k", "%s", s->normalise ? "yes" : "no");
+    if (s->experts)
+        step_word(w, "normalise-top-k", "%s", s->normalise ? "yes" : "no");
     step_word(w, "batch", "%" PRId64, c->batch);
     step_word(w, "data", "%s/" STEP_CASE_TEXT, source);
     step_word(w, "optimizer", "%s", c->optimizer);
     step_word(w, "lr", "%.17g", c->rate);
     step_word(w, "lr-warmup", "%" PRId64, c->warmup);
-    step_word(w, "beta1", "%.17g", c->beta1);
-    step_word(w, "beta2", "%.17g", c->beta2);
-    step_word(w, "momentum", "%.17g", c->momentum);
+    if (strcmp(c->optimizer, "sgd") == 0) {
+        step_word(w, "momentum", "%.17g", c->momentum);
+    } else {
+        step_word(w, "beta1", "%.17g", c->beta1);
+        step_word(w, "beta2", "%.17g", c->beta2);
+    }
     step_word(w, "weight-decay", "%.17g", c->decay);
     step_word(w, "clip", "%.17g", c->clip);
 }
