@@ -170,13 +170,34 @@ static ptb_status check_verdict(ptb_trainer *t)
     return verdict.wrong ? PTB_WRONG : PTB_OK;
 }
 
+// Whether everything that was recorded since the last clear says that it belongs to this step. Where updates
+// go on beside later steps, recording does too.
+static bool spans_are_of(const ptb_trainer *t, uint64_t step)
+{
+    size_t count, dropped;
+    if (t->clocks)
+        return true;
+    const ptb_span *spans = ptb_trace_spans(t->config.trace, &count, &dropped);
+    for (size_t i = 0; i < count; i++)
+        if (spans[i].correlation != step) {
+            print_error("rank %d: %s of step %llu says step %llu\n", t->config.world->rank, spans[i].name,
+                        (unsigned long long)step, (unsigned long long)spans[i].correlation);
+            return false;
+        }
+    return !dropped && count > 0;
+}
+
 static ptb_status train(ptb_world *world, division_run *run, ptb_trainer *t)
 {
     if (!trainer_ledger_holds(t))
         return PTB_WRONG;
     PTB_TRY(spoil(t, &run->asked));
-    for (int i = 0; i < STEPS; i++)
+    for (int i = 0; i < STEPS; i++) {
+        ptb_trace_clear(t->config.trace);
         PTB_TRY(ptb_trainer_step(t));
+        if (!spans_are_of(t, (uint64_t)i))
+            return PTB_WRONG;
+    }
     PTB_TRY(ptb_trainer_drain(t));
     if (!run->asked.fault && !trainer_ledger_holds(t)) // nothing was allocated since
         return PTB_WRONG;
