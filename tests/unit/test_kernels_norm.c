@@ -9,6 +9,8 @@ typedef struct {
     size_t rows, width;
     size_t first, end; // rows that the objective sums
     double *in, *gain, *bias, *weight;
+    size_t column;       // that objective_of_column sums
+    double *mean, *rstd; /* [rows] of the rows as they are */
 } norm_reference;
 
 static bool has_mean(norm_kind kind)
@@ -45,6 +47,19 @@ static double objective(void *context)
         reference_row(n, r, &mean, &rstd, out);
         for (size_t c = 0; c < n->width; c++)
             sum += n->weight[r * n->width + c] * out[c];
+    }
+    return sum;
+}
+
+// The same of column n->column alone: no other depends on its gain and bias.
+static double objective_of_column(void *context)
+{
+    const norm_reference *n = context;
+    double sum = 0;
+    for (size_t r = 0; r < n->rows; r++) {
+        size_t at = r * n->width + n->column;
+        double x = (n->in[at] - n->mean[r]) * n->rstd[r];
+        sum += n->weight[at] * (x * n->gain[n->column] + (has_bias(n->kind) ? n->bias[n->column] : 0));
     }
     return sum;
 }
@@ -114,10 +129,11 @@ static void add_to(double *wanted, array values)
         wanted[i] += array_at(values, i);
 }
 
-static void check_forward(bag *b, const norm_reference *n, const norm_arrays *a)
+static void check_forward(bag *b, norm_reference *n, const norm_arrays *a)
 {
     double *out = bag_bytes(b, n->rows * n->width * sizeof *out);
     double *mean = bag_bytes(b, n->rows * sizeof *mean), *rstd = bag_bytes(b, n->rows * sizeof *rstd);
+    n->mean = mean, n->rstd = rstd;
     for (size_t r = 0; r < n->rows; r++)
         reference_row(n, r, &mean[r], &rstd[r], out + r * n->width);
     assert_close("norm", a->out, out, 1e-3);
@@ -148,9 +164,10 @@ static void check_backward(bag *b, norm_reference *n, const norm_arrays *a, arra
         n->first = r, n->end = r + 1; // others do not depend on this row
         differences(objective, n, n->in + r * width, width, d_in + r * width);
     }
-    n->first = 0, n->end = n->rows;
-    differences(objective, n, n->gain, width, d_gain);
-    differences(objective, n, n->bias, width, d_bias);
+    for (n->column = 0; n->column < width; n->column++) {
+        differences(objective_of_column, n, n->gain + n->column, 1, d_gain + n->column);
+        differences(objective_of_column, n, n->bias + n->column, 1, d_bias + n->column);
+    }
     if (residual)
         add_to(d_in, a->residual);
     if (accumulate)
