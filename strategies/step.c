@@ -499,9 +499,7 @@ static void step_facts(ptb_bench_run *run, ptb_params *facts)
 {
     const ptb_data *data = run->trainer->data;
     ptb_params_set(facts, "device", "%s", run->trainer->device->description);
-    char mesh[PTB_MESH_TEXT];
-    ptb_mesh_text(&run->trainer->config.mesh, mesh);
-    ptb_params_set(facts, "mesh", "%s", mesh);
+    ptb_step_division_facts(run->config, run->env.world, &run->trainer->config.mesh, facts);
     if (run->trainer->context.ops)
         ptb_context_facts(&run->trainer->context, facts);
     ptb_params_set(facts, "steps", "%" PRIu64, run->trainer->steps);

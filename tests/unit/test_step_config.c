@@ -2,6 +2,7 @@
 // changes what is measured changes the case's key.
 #include "core/log.h"
 #include "strategies/step_config.h"
+#include "strategies/step_division.h"
 #include "strategies/step_used.h"
 #include "strategies/transformer/presets.h"
 
@@ -232,6 +233,20 @@ static void test_batch(void **state)
     assert_non_null(strstr(reason, "31 = 15 x 2 + 1; use 30 or 45"));
 }
 
+static void test_crowd(void **state)
+{
+    (void)state;
+    char text[PTB_REASON_BYTES];
+    ptb_world bound = {.local_size = 2}, many = {.local_size = 4, .oversubscribed = true};
+    assert_false(ptb_step_is_crowded(&bound, 1, 1, text)); // each has a processor of its own
+    assert_false(ptb_step_is_crowded(&bound, 2, 4, text));
+    assert_true(ptb_step_is_crowded(&bound, 2, 2, text));
+    assert_non_null(strstr(text, "2 ranks of 2 threads share 2 processors"));
+    assert_true(ptb_step_is_crowded(&many, 1, 2, text));
+    many.local_size = 2; // a sweep's first: the others sleep
+    assert_false(ptb_step_is_crowded(&many, 1, 2, text));
+}
+
 static ptb_status check_used(const ptb_step_config *config)
 {
     ptb_model_shape shape;
@@ -320,9 +335,9 @@ static void test_graph(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys),      cmocka_unit_test(test_room),     cmocka_unit_test(test_preset),
-        cmocka_unit_test(test_positions), cmocka_unit_test(test_batch),    cmocka_unit_test(test_graph),
-        cmocka_unit_test(test_used),      cmocka_unit_test(test_used_all),
+        cmocka_unit_test(test_keys),      cmocka_unit_test(test_room),  cmocka_unit_test(test_preset),
+        cmocka_unit_test(test_positions), cmocka_unit_test(test_batch), cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_crowd),     cmocka_unit_test(test_used),  cmocka_unit_test(test_used_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
