@@ -6,7 +6,6 @@
 #include "strategies/context/context.h"
 #include "strategies/tensor/tensor.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -74,11 +73,9 @@ bool ptb_step_is_crowded(const ptb_world *world, int threads, int processors, ch
     int64_t wanted = (int64_t)world->local_size * threads;
     if (wanted <= processors || !(world->oversubscribed || threads > 1))
         return false;
-    snprintf(
-        text, PTB_REASON_BYTES,
-        "%d ranks of %d threads share %d processors of a host: they take turns, and communication includes "
-        "waiting for a turn",
-        world->local_size, threads, processors);
+    snprintf(text, PTB_REASON_BYTES,
+             "%d ranks (threads %d) share %d processors: waiting for a turn counts as communication",
+             world->local_size, threads, processors);
     return true;
 }
 

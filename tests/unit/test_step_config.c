@@ -241,7 +241,7 @@ static void test_crowd(void **state)
     assert_false(ptb_step_is_crowded(&bound, 1, 1, text)); // each has a processor of its own
     assert_false(ptb_step_is_crowded(&bound, 2, 4, text));
     assert_true(ptb_step_is_crowded(&bound, 2, 2, text));
-    assert_non_null(strstr(text, "2 ranks of 2 threads share 2 processors"));
+    assert_non_null(strstr(text, "2 ranks (threads 2) share 2 processors"));
     assert_true(ptb_step_is_crowded(&many, 1, 2, text));
     many.local_size = 2; // a sweep's first: the others sleep
     assert_false(ptb_step_is_crowded(&many, 1, 2, text));
