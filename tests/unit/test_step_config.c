@@ -332,6 +332,38 @@ static void test_graph(void **state)
     assert_int_equal(ptb_step_check(&config, 0.1), PTB_OK);
 }
 
+// What cannot be right with strategies that do not update with every step is told, with what to do.
+static void test_possible(void **state)
+{
+    (void)state;
+    const ptb_mesh plain = {.size = {1, 1, 1, 2, 1, 1}}, split = {.size = {1, 2, 1, 2, 1, 1}};
+    const struct {
+        const char *strategy;
+        ptb_step_setting setting;
+        int64_t staleness;
+        const char *reason; // NULL: possible
+    } cases[] = {
+        {"async", {&plain, PTB_F32, false, true}, 2, NULL},
+        {"async", {&split, PTB_BF16, false, true}, 2, NULL},
+        {"async", {&plain, PTB_F16, false, true}, 0, "use bf16"},
+        {"async", {&plain, PTB_F32, true, true}, 0, "leave --graph out"},
+        {"async", {&plain, PTB_F32, false, false}, 1, "use --staleness 0, or zero1"},
+        {"async", {&plain, PTB_F32, false, false}, 0, NULL},
+        {"local-sgd", {&plain, PTB_F32, false, true}, 0, NULL},
+        {"local-sgd", {&plain, PTB_F16, false, true}, 0, "use bf16"},
+        {"local-sgd", {&plain, PTB_F32, true, true}, 0, "--local-steps 1"},
+        {"local-sgd", {&split, PTB_F32, false, true}, 0, "use a mesh of tp and dp"},
+        {"zero1", {&split, PTB_F16, true, false}, 1, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char reason[PTB_REASON_BYTES] = "";
+        ptb_step_data config = {.local_steps = 8, .staleness = cases[i].staleness};
+        bool is_possible = ptb_step_data_possible(&config, cases[i].strategy, &cases[i].setting, reason);
+        assert_int_equal(is_possible, !cases[i].reason);
+        assert_non_null(strstr(reason, cases[i].reason ? cases[i].reason : ""));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
