@@ -367,9 +367,10 @@ static void test_possible(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys),      cmocka_unit_test(test_room),  cmocka_unit_test(test_preset),
-        cmocka_unit_test(test_positions), cmocka_unit_test(test_batch), cmocka_unit_test(test_graph),
-        cmocka_unit_test(test_crowd),     cmocka_unit_test(test_used),  cmocka_unit_test(test_used_all),
+        cmocka_unit_test(test_possible), cmocka_unit_test(test_keys),      cmocka_unit_test(test_room),
+        cmocka_unit_test(test_preset),   cmocka_unit_test(test_positions), cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_graph),    cmocka_unit_test(test_crowd),     cmocka_unit_test(test_used),
+        cmocka_unit_test(test_used_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
