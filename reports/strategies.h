@@ -4,9 +4,9 @@
 
 #include "reports/sql.h"
 
-// WITH-clause: table s, one row a training step's case, times in ms, memory and volume in MB; `strategies` is
-// how many different ones there are of the same model, ranks, batch and conditions, `synchronous` the loss of
-// those of them whose steps compute with all updates.
+// WITH-clause: table s, one row a training step's case on several ranks (one has nothing to divide), times in
+// ms, memory and volume in MB; `strategies` is how many different ones there are of the same model, ranks,
+// batch and conditions, `synchronous` the loss of those of them whose steps compute with all updates.
 // clang-format off
 #define PTB_SQL_STRATEGIES                                                                                   \
     PTB_SQL_CASES                                                                                            \
@@ -25,7 +25,7 @@
     " " PTB_SQL_METRIC("comm_volume") " / 1e6 AS volume, " PTB_SQL_METRIC("loss_steps_8_15") " AS early,"    \
     " " PTB_SQL_METRIC("staleness_mean") " AS staleness, " PTB_SQL_METRIC("staleness_max") " AS most_stale," \
     " " PTB_SQL_METRIC("stale_gradients") " / 100 AS stale, " PTB_SQL_STEP_PARAM("strategy") " AS name"      \
-    " FROM c WHERE c.state = 'ok' AND c.bench = 'step' AND c.median_ns > 0),"                                \
+    " FROM c WHERE c.state = 'ok' AND c.bench = 'step' AND c.median_ns > 0 AND c.ranks > 1),"                \
     " s AS (SELECT r.*, (SELECT count(DISTINCT o.strategy) FROM r AS o WHERE o.model = r.model"              \
     " AND o.note = r.note AND o.ranks = r.ranks AND o.batch_size = r.batch_size) AS strategies,"             \
     " (SELECT avg(o.early) FROM r AS o WHERE o.model = r.model AND o.note = r.note AND o.ranks = r.ranks"    \

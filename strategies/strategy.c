@@ -166,5 +166,14 @@ ptb_status ptb_strategy_mesh(const ptb_strategy *strategy, const ptb_mesh_sizes 
     if (strategy->hybrid && !sizes.replicate)
         sizes.replicate = copies(world, &sizes);
     PTB_TRY(ptb_mesh_init(mesh, &sizes, world->size, world->rank, reason));
+    if (axis && world->size > 1 && mesh->size[strategy->axis] == 1) {
+        char text[PTB_MESH_TEXT];
+        ptb_mesh_text(mesh, text);
+        snprintf(reason, PTB_REASON_BYTES,
+                 "a mesh of %s leaves --strategy %s 1 rank of the %d that were started, so that it would cut "
+                 "nothing; give it 2 at least, or name another strategy",
+                 text, strategy->name, world->size);
+        return PTB_USAGE;
+    }
     return ptb_mesh_check(mesh, shape, reason);
 }

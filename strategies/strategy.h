@@ -26,7 +26,8 @@ const ptb_strategy *ptb_strategy_find(const char *name);
 const ptb_strategy *ptb_strategy_need(const char *name);
 const ptb_data_parallel *ptb_strategy_data(const ptb_strategy *strategy);
 // This rank's place in the mesh that the strategy makes of the sizes that were asked for. USAGE, with the
-// arithmetic in `reason` (PTB_REASON_BYTES), when they do not fit the ranks or the model.
+// arithmetic in `reason` (PTB_REASON_BYTES), when they do not fit the ranks or the model, or leave a strategy
+// that has an axis of its own nothing to cut on several ranks.
 ptb_status ptb_strategy_mesh(const ptb_strategy *strategy, const ptb_mesh_sizes *sizes,
                              const ptb_world *world, const ptb_model_shape *shape, ptb_mesh *mesh,
                              char *reason);

@@ -152,6 +152,7 @@ refused "--mesh ep=2 cuts experts, and the model has none" --np 2 --mesh ep=2
 refused "--mesh cp=3 does not divide --sequence 16: 16 = 3 x 5 + 1" --np 3 --mesh cp=3 --sequence 16
 refused "--mesh tp=3 cannot cut --feed-forward 2" --np 3 --mesh tp=3 --heads 3 --hidden 24 --feed-forward 2
 refused "has more than the 1048576 ranks that there can be" --np 2 --mesh tp=1048576,cp=1048576,ep=1048576,pp=16
+refused "a mesh of dp=2 leaves --strategy tp 1 rank of the 2 that were started" --np 2 --strategy tp --mesh dp=2
 refused "'fsdp'" --np 2 --strategy fdsp
 refused "--tensor-chunks changes nothing here: it needs layers that are cut" --np 2 --strategy ddp,fsdp --tensor-chunks 4
 # Rows that cannot be cut, and in a sweep of numbers of ranks a mesh or a batch that does not fit one, are skipped by name.

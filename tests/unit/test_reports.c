@@ -470,6 +470,9 @@ static void strategies_scale_from_one_rank(void **state)
     data_add_step(&b, "zero1", 8, 250, 0);
     data_finish(&a, &one);
     data_finish(&b, &two);
+    char *alone = text_of(store, 1, 160); // where nothing is divided nobody wins
+    assert_null(strstr(alone, "fastest "));
+    free(alone);
     ptb_figure *figures = NULL;
     size_t count = 0;
     assert_int_equal(ptb_figures_query(store, report_named("scaling"), "[1,2]", &figures, &count), PTB_OK);
