@@ -65,7 +65,7 @@ begin() {
     : >err
     "$hosts_on" h0 "$@" >out 2>err &
     job=$!
-    for _ in $(seq 200); do
+    for _ in $(seq 600); do
         grep -q '^\[2/' err && return
         sleep 0.1
     done

@@ -24,7 +24,7 @@ begin_long() { # DATABASE [OPTION...]
 # And waits until some cases are stored.
 start_long() { # DATABASE [OPTION...]
     begin_long "$@"
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
         grep -q '^\[2/' err && return
         sleep 0.1
     done
