@@ -236,42 +236,20 @@ static ptb_status release(fsdp *f, size_t unit)
 
 // ---- gradients
 
-static bool same_layout(const ptb_unit *a, const ptb_unit *b)
-{
-    return a->kind == b->kind && a->mixture == b->mixture && a->count == b->count;
-}
-
-// Padding between tensors is in the norm and stays zero.
-static ptb_status clear_padding(fsdp *f, size_t unit, float *gradients)
-{
-    const ptb_unit *u = &f->base.env.layout->unit[unit];
-    for (size_t t = 0; t < u->tensors; t++) {
-        size_t end = u->tensor[t].first + ptb_tensor_count(&u->tensor[t]);
-        size_t next = t + 1 < u->tensors ? u->tensor[t + 1].first : u->count;
-        if (end < next)
-            PTB_TRY(ptb_stream_set(f->base.env.compute, gradients + end, 0, (next - end) * sizeof(float)));
-    }
-    return PTB_OK;
-}
-
 // Compute may write the unit's gradients from here on: the reduction of what was in the slot has read it.
 static ptb_status hold(fsdp *f, size_t unit)
 {
     ptb_pool_slot *slot = ptb_pool_slot_of(&f->gradients, unit);
-    const ptb_layout *layout = f->base.env.layout;
     if (slot->held && slot->unit == unit)
         return PTB_OK;
-    size_t before = slot->unit;
     if (slot->reading) {
-        const unit_state *u = &f->unit[before];
+        const unit_state *u = &f->unit[slot->unit];
         PTB_TRY(ptb_lane_wait(lane_of(f), f->shard.reduced[u->first + u->count - 1]));
     }
     slot->unit = unit;
     slot->held = true;
     slot->reading = false;
-    if (before != PTB_POOL_EMPTY && same_layout(&layout->unit[before], &layout->unit[unit]))
-        return PTB_OK;
-    return clear_padding(f, unit, slot->memory);
+    return PTB_OK;
 }
 
 // Reduces those segments of the unit that lie at or above `first` of it.

@@ -291,6 +291,30 @@ static ptb_status accumulate(ptb_lane *lane, float *sum, const float *part, size
     return ptb_lane_work_end(lane);
 }
 
+// Padding between tensors counts in the norm, so it has to be zero when it is summed. Whatever a slot held
+// before, or a reduction in place left there (MPI's puts its result at the beginning of what it reads), may
+// stand in it.
+static ptb_status clear_padding(const ptb_shard *s, const ptb_segment *segment, float *gradients)
+{
+    const ptb_layout *layout = env_of(s)->layout;
+    ptb_lane *lane = env_of(s)->shard[segment->group];
+    size_t first = segment->first, end = first + segment->count;
+    for (size_t u = ptb_layout_unit_at(layout, first); u < layout->units && layout->unit[u].first < end;
+         u++) {
+        const ptb_unit *unit = &layout->unit[u];
+        for (size_t t = 0; t < unit->tensors; t++) {
+            size_t from = unit->first + unit->tensor[t].first + ptb_tensor_count(&unit->tensor[t]);
+            size_t to = unit->first + (t + 1 < unit->tensors ? unit->tensor[t + 1].first : unit->count);
+            from = from < first ? first : from;
+            to = to > end ? end : to;
+            if (from < to)
+                PTB_TRY(
+                    ptb_stream_set(lane->stream, gradients + (from - first), 0, (to - from) * sizeof(float)));
+        }
+    }
+    return PTB_OK;
+}
+
 ptb_status ptb_shard_reduce(ptb_shard *s, size_t index, float *gradients, bool add, bool last)
 {
     const ptb_segment *segment = &s->segments.item[index];
@@ -298,6 +322,7 @@ ptb_status ptb_shard_reduce(ptb_shard *s, size_t index, float *gradients, bool a
     float *own = own_gradients(s, segment);
     float *part = add ? gradients + (segment->own.first - segment->first) : own;
     PTB_TRY(ptb_lane_fork(lane));
+    PTB_TRY(clear_padding(s, segment, gradients));
     PTB_TRY(scatter(s, segment, gradients, part));
     if (add && segment->own.count)
         PTB_TRY(accumulate(lane, own, part, segment->own.count));
