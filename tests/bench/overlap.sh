@@ -31,7 +31,7 @@ step() { # DB HOSTS OPTION...
     local db=$1 where=$2
     shift 2
     "$hosts_on" h0 mpirun --allow-run-as-root "${hosts_mca[@]}" --bind-to none -H "$where" sh -c \
-        'exec taskset -c "$OMPI_COMM_WORLD_RANK" "$@"' sh "$PTBENCH" run step --comm host -n 6 -w 2 --db "$db" "$@" \
+        'exec taskset -c "$OMPI_COMM_WORLD_RANK" "$@"' sh "$PTBENCH" run step --comm host -n 6 -w 2 --timeout 600 --db "$db" "$@" \
         >"$folder/log" 2>&1 || { cat "$folder/log"; exit 1; }
 }
 for strategy in $strategies; do
