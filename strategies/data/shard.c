@@ -246,7 +246,7 @@ static ptb_coll scattering(const ptb_shard *s, const ptb_segment *segment, float
                       .send = s->staging ? s->staging : gradients,
                       .recv = s->staging ? (char *)s->staging + part : (void *)own,
                       .count = segment->count,
-                      .dtype = e->reduce_type,
+                      .dtype = s->staging ? e->reduce_type : PTB_F32,
                       .op = PTB_SUM};
 }
 
@@ -272,7 +272,7 @@ static ptb_status sum_copies(const ptb_shard *s, const ptb_segment *segment, flo
                      .send = s->staging ? s->staging : own,
                      .recv = s->staging ? s->staging : own,
                      .count = segment->own.count,
-                     .dtype = e->reduce_type,
+                     .dtype = s->staging ? e->reduce_type : PTB_F32,
                      .op = PTB_SUM};
     if (lane->size == 1)
         return PTB_OK;
