@@ -219,6 +219,11 @@ static ptb_status run_cases(session *s, const ptb_part *part, const ptb_runner_e
 }
 
 // Opens the part's benchmark on the ranks of `active` and goes through its cases.
+static void beat(void *watch)
+{
+    ptb_watch_beat(watch);
+}
+
 static ptb_status run_active(session *s, const ptb_part *part, ptb_world *active)
 {
     int counts[RANK_COUNTS_MAX];
@@ -245,7 +250,9 @@ static ptb_status run_active(session *s, const ptb_part *part, ptb_world *active
                                      .seed = (uint64_t)part->measure.seed,
                                      .share_gpu = s->plan->run.share_gpu,
                                      .sweeps = sweeps,
-                                     .dry_run = s->counting};
+                                     .dry_run = s->counting,
+                                     .alive = beat,
+                                     .watcher = s->watch};
     if (status == PTB_OK && !s->counting)
         status = ptb_runner_new(&env, &part->measure, part->bench, &runner);
     if (status == PTB_OK)

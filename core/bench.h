@@ -102,6 +102,10 @@ typedef struct {
     bool share_gpu; // ranks may have the same GPU
     bool sweeps;    // one of several numbers of ranks: a case that does not fit this one is skipped
     bool dry_run;   // only next() will be called: open must allocate nothing large and start no threads
+    // To be called where something long goes on outside a sample: a case without a sign of life for --timeout
+    // is ended as hung. NULL: nobody watches.
+    void (*alive)(void *watcher);
+    void *watcher;
 } ptb_bench_env;
 
 typedef struct {

@@ -428,6 +428,8 @@ static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_ste
         .graph = c->graph,
         .threads = (int)c->threads,
         .max_steps = MAX_STEPS,
+        .alive = run->env.alive,
+        .watcher = run->env.watcher,
     };
 }
 

@@ -42,7 +42,9 @@ typedef struct {
     bool deterministic; // nothing is chosen by time: runs repeat to the bit
     bool graph;         // the second step is recorded, and every later one replays it; the device has graphs
     int threads;
-    size_t max_steps; // of which losses and the like are kept
+    size_t max_steps;             // of which losses and the like are kept
+    void (*alive)(void *watcher); // told after each step; NULL: nobody watches
+    void *watcher;
 } ptb_trainer_config;
 
 // Host memory that the device copies from and to, of a step.

@@ -355,6 +355,8 @@ ptb_status ptb_trainer_step(ptb_trainer *t)
     ptb_trace_record(t->config.trace, &frame);
     t->steps++;
     ptb_status recorded = record_arrived(t);
+    if (t->config.alive)
+        t->config.alive(t->config.watcher);
     return computed != PTB_OK ? computed : communicated != PTB_OK ? communicated : recorded;
 }
 

@@ -36,6 +36,7 @@ typedef struct {
     char reason[RANKS_MAX][PTB_REASON_BYTES];
     double losses[RANKS_MAX][STEPS], norms[STEPS], scales[STEPS], rates[STEPS]; // rank 0's from the second on
     uint64_t hash[RANKS_MAX];
+    int told[RANKS_MAX];               // steps that a watcher heard of
     ptb_overlap overlapped[RANKS_MAX]; // of the last step
     ptb_update update;                 // after the last step
     uint64_t collective_bytes;
@@ -117,6 +118,11 @@ static ptb_trainer_config configure(ptb_world *world, const settings *s, const p
     return config;
 }
 
+static void count_step(void *watcher)
+{
+    ++*(int *)watcher;
+}
+
 static ptb_status rank_main(ptb_world *world, void *arg)
 {
     training *run = arg;
@@ -140,6 +146,8 @@ static ptb_status rank_main(ptb_world *world, void *arg)
     ptb_trainer_config config = configure(world, s, &layout);
     config.trace = trace;
     config.tokens = tokens;
+    config.alive = count_step;
+    config.watcher = &run->told[world->rank];
     ptb_trainer *trainer = NULL;
     ptb_status status = ptb_trainer_new(&config, run->reason[world->rank], &trainer);
     run->status[world->rank] = status;
@@ -159,6 +167,7 @@ static training run_training(settings asked)
     for (int r = 0; r < asked.ranks; r++) {
         assert_memory_equal(run.losses[r], run.losses[0], sizeof run.losses[0]);
         assert_true(run.hash[r] == run.hash[0]);
+        assert_int_equal(run.told[r], STEPS); // a watchdog hears of every step
     }
     for (int i = 0; i < STEPS; i++)
         assert_true(isfinite(run.losses[0][i]));
