@@ -4,6 +4,7 @@
 // group, while its rows are in the first two caches. The gradient makes d_in and the column sums of d_gain
 // and d_bias: rows are cut into blocks, each block sums its rows into a partial row of its own, and the
 // partial rows are added in order.
+#define PTB_HOST_BODIES_ONCE
 #include "strategies/transformer/kernels_host_tasks.h"
 
 #include <math.h>

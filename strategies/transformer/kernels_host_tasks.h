@@ -33,9 +33,9 @@ enum {
         }                                                                                                    \
     } while (0)
 
-// A body that PTB_HOST_TYPED calls. Sanitizers check it once for all types: a check at each access of each of
-// its copies takes minutes to compile and finds the same.
-#if defined PTB_SANITIZED
+// A body that PTB_HOST_TYPED calls. In a file with PTB_HOST_BODIES_ONCE sanitizers check it once for all
+// types: checks at each access of many copies take minutes to compile and find the same.
+#if defined PTB_SANITIZED && defined PTB_HOST_BODIES_ONCE
 #define PTB_HOST_BODY static inline void
 #else
 #define PTB_HOST_BODY PTB_INLINE void
