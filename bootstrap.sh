@@ -24,8 +24,8 @@ usage: sh bootstrap.sh COMMAND
   run               install what is missing, build, run the `quick` suite on this machine and write the report
   test              install what is missing, build and run all tests but the slow ones, also under sanitizers and, where
                     the CUDA toolkit is, on simulated GPUs; and build for real ones
-  test-slow         the same with the tests that `test` leaves out: those with the label slow, and the search for leaks in
-                    programs that scripts start
+  test-slow         the same with the tests that `test` leaves out: those with the label slow (some have it under sanitizers
+                    alone), and the search for leaks in programs that scripts start
   build             install what is missing and build
   install-packages  install what running and testing need, and stop
   help              this text
@@ -142,9 +142,12 @@ build() {
     }
 }
 
-# build_ahead ...: the same while tests run, which often wait, with the processor time that they leave; built: it is done.
-build_ahead() {
-    (nice="nice -n 19" && build "$@") &
+# ahead TREE...: builds these while tests run, which often wait, with the processor time that they leave; built: all are.
+ahead() {
+    (
+        nice="nice -n 19"
+        for tree in "$@"; do $tree; done
+    ) &
     ahead=$!
 }
 built() { wait "$ahead" || exit 3; }
@@ -168,6 +171,7 @@ run_quick() {
 passed=0
 failed=0
 skipped=0
+part=
 
 # run_tests NAME FOLDER CTEST-OPTION...: runs them and adds to the counts.
 run_tests() {
@@ -175,7 +179,7 @@ run_tests() {
     folder=$2
     shift 2
     say "tests: $name"
-    log=$folder/tests.log
+    log=$folder/tests$part.log
     (cd "$folder" && $wrapper ctest --output-on-failure "$@") >"$log" 2>&1 || true
     grep -E '^ *[0-9]+/[0-9]+ Test' "$log" >&2 || true
     p=$(grep -cE '^ *[0-9]+/[0-9]+ Test .* Passed ' "$log" || true)
@@ -220,40 +224,55 @@ sanitizer_options() { # address | thread
     esac
 }
 
-# The trees of `test`; each is built while the tests of the one before run.
-build_release() { build "$build_dir" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON; }
-address_tree() { # build | build_ahead, PTB_LEAKS
-    $1 "$source_dir/build-asan" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPTB_TESTS=ON -DPTB_SANITIZE=address,undefined -DPTB_LEAKS="$2"
+# The trees of `test`; all but the first are built while the tests of one before run.
+release_tree() { build "$build_dir" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON; }
+leaks=OFF
+address_tree() {
+    build "$source_dir/build-asan" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPTB_TESTS=ON -DPTB_SANITIZE=address,undefined -DPTB_LEAKS=$leaks
 }
-thread_tree_ahead() {
+thread_tree() {
     targets=$(echo $thread_tests | sed 's/\./_test_/g')
-    build_ahead "$source_dir/build-tsan" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPTB_TESTS=ON -DPTB_SANITIZE=thread
+    build "$source_dir/build-tsan" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPTB_TESTS=ON -DPTB_SANITIZE=thread
 }
-sim_tree_ahead() {
+sim_tree() {
     targets=gpu_tests
-    build_ahead "$source_dir/build-sim" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=sim
+    [ -z "$cuda" ] || build "$source_dir/build-sim" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=sim
 }
 # No GPU runs it: that all of it compiles, assembles and links is shown. tests/unit/test_slow_cuda_build.sh optimises it.
-cuda_tree_ahead() {
+cuda_tree() {
     targets=ptbench
-    build_ahead "$source_dir/build-cuda" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=cuda -DPTB_CUDA_QUICK=ON
+    build "$source_dir/build-cuda" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=cuda -DPTB_CUDA_QUICK=ON
 }
 
-run_gpu_tests() { # its tree is being built if $cuda is not empty
+# run_beside NAME FOLDER TREES CTEST-OPTION...: first the tests that spin, by themselves, then the others, TREES being built
+# beside them.
+run_beside() {
+    suite=$1
+    tree=$2
+    next=$3
+    shift 3
+    part=-spins
+    run_tests "$suite, those that spin" "$tree" -L spins -LE slow "$@"
+    part=
+    # shellcheck disable=SC2086
+    ahead $next
+    run_tests "$suite" "$tree" -LE 'slow|spins' -j "$(test_slots)" "$@"
+    built
+}
+
+run_gpu_tests() {
     if [ -z "$cuda" ]; then
         say "skipped: the CUDA toolkit and NCCL (their headers) are not on this machine, so nothing of the GPU's was built or tested"
         skipped=$((skipped + 1))
         return
     fi
-    built
-    [ ! -x "$cuda/bin/nvcc" ] || cuda_tree_ahead
-    run_tests "simulated GPUs" "$source_dir/build-sim" -L gpu -LE slow -j "$(test_slots)"
     if [ ! -x "$cuda/bin/nvcc" ]; then
+        run_tests "simulated GPUs" "$source_dir/build-sim" -L gpu -LE slow -j "$(test_slots)"
         say "skipped: $cuda has no nvcc, so nothing was built for real GPUs"
         skipped=$((skipped + 1))
         return
     fi
-    built
+    run_beside "simulated GPUs" "$source_dir/build-sim" cuda_tree -L gpu
     run_tests "real GPUs, built and without one" "$source_dir/build-cuda" -R '^mpi\.(no_gpu|bundle)$'
 }
 
@@ -261,20 +280,15 @@ run_all_tests() {
     install_packages test
     find_cuda || true
     wrapper=
-    build_release
-    address_tree build_ahead OFF
-    run_tests release "$build_dir" -LE slow -j "$(test_slots)"
+    release_tree
+    run_beside release "$build_dir" address_tree
 
-    built
-    thread_tree_ahead
     sanitizer_options address
     # Without what looks at sources alone, or at files that the same code wrote in another test; and the bundle has a loader
     # of its own, which a sanitizer's library does not bear.
-    run_tests "address and undefined-behaviour sanitizers" "$source_dir/build-asan" -LE slow -j "$(test_slots)" \
+    run_beside "address and undefined-behaviour sanitizers" "$source_dir/build-asan" "thread_tree sim_tree" \
         -E '^(mpi\.bundle|golden\.chromium|unit\.(headers|install|layering|nccl_profiler_abi|style))$'
 
-    built
-    [ -z "$cuda" ] || sim_tree_ahead
     sanitizer_options thread
     # The thread sanitizer wants the classic layout of memory.
     setarch -R true 2>/dev/null && wrapper="setarch -R"
@@ -289,12 +303,13 @@ run_all_tests() {
 run_slow_tests() {
     install_packages test
     wrapper=
-    build_release
-    address_tree build_ahead ON
+    leaks=ON
+    release_tree
+    address_tree
     run_tests "release, slow" "$build_dir" -L slow
-    built
     sanitizer_options address
-    run_tests "leaks in programs that scripts start" "$source_dir/build-asan" -L leaks -j "$(test_slots)"
+    run_tests "address and undefined-behaviour sanitizers, slow" "$source_dir/build-asan" -L '^(leaks|slow)$' \
+        -E '\.slow_' -j "$(test_slots)"
     count_tests
 }
 

@@ -17,7 +17,7 @@ fail() {
 try() {
     local wanted=$1 code=0
     shift
-    timeout 120 "$@" >out 2>err || code=$?
+    timeout $([ -n "${PTB_SANITIZE:-}" ] && echo 600 || echo 120) "$@" >out 2>err || code=$?
     if [ "$code" != "$wanted" ]; then
         fail "exit code $code instead of $wanted: $*"
         sed 's/^/    out: /' out | head -20

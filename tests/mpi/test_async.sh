@@ -3,6 +3,7 @@
 # parameters allowed two runs give the same bits; histogram, volume and memory are stored and are the closed forms; ranks that
 # compute together take the same parameters, so that theirs stay equal; what cannot be is skipped with the reason.
 # ctest: waits 15
+# ctest: unsanitized
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 export ASAN_OPTIONS=detect_leaks=0
 

@@ -2,6 +2,7 @@
 # Training on files: 1 and 2 ranks see the same batches of a folder, of llm.c's token files and of packed documents; a
 # vocabulary or a file that does not fit is refused before training.
 # ctest: waits 22
+# ctest: unsanitized
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 helper=$PTB_TESTBIN/mpi_helper_step
 export ASAN_OPTIONS=detect_leaks=0

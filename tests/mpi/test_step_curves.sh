@@ -2,6 +2,7 @@
 # equal parameters on all ranks, in f32 and bf16; so do microbatches; overlap and recomputation change no bit; communication has the volume of the closed form; a rank whose
 # gradients are not reduced is noticed; what cannot be divided is refused.
 # ctest: waits 60
+# ctest: unsanitized
 set -u
 helper=$PTB_TESTBIN/mpi_helper_step
 work=$(mktemp -d)

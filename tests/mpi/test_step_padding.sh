@@ -2,6 +2,7 @@
 # gets into the padding between tensors, which the gradient's norm counts: norms of sharded strategies are those of one
 # rank in every step, also where widths are no multiples of what tensors are aligned to.
 # ctest: waits 10
+# ctest: unsanitized
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 
 model="bench = step

@@ -4,6 +4,7 @@
 # of the model's state are the closed forms; facts and tables name the strategy and its mesh; the same run twice gives the
 # same bits; meshes that fit nothing are refused with the arithmetic and exit code 2.
 # ctest: waits 25
+# ctest: unsanitized
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 export ASAN_OPTIONS=detect_leaks=0
 
