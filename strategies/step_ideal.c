@@ -34,7 +34,7 @@ ptb_status ptb_step_ideal(ptb_trainer *t, double step_ns, ptb_metrics *metrics)
 {
     double times_ns[IDEAL_STEPS];
     uint64_t steps = t->steps;
-    if (t->config.world->size == 1 || t->config.graph ||
+    if (t->config.world->size == 1 || t->config.graph || t->config.mesh.size[PTB_MESH_EP] > 1 ||
         t->steps + IDEAL_STEPS + WARM_UP > t->config.max_steps)
         return PTB_OK;
     mute(t, true);

@@ -119,6 +119,9 @@ for c in everything:
 check(f"strategies {seen}", len(seen) == 9)
 triple = next(c for c in everything if c["ranks"] == 8)
 check(f"mesh {triple['facts']['mesh']}", triple["facts"]["mesh"] == "tp=2 cp=2 dp=2")
+for c in everything:
+    bound, is_ep = metrics(c).get("ideal_step"), c["params"]["strategy"] == "ep"
+    check(f"{name(c)}: bound {bound}", (bound is not None) == (c["ranks"] > 1 and not is_ep))
 check("a triple sends on each of its axes", all(metrics(triple)["comm_volume_" + a] > 0 for a in ("tp", "cp", "dp")))
 
 first, again = cases("twice.json"), cases("twice.json", 1)
