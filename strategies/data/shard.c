@@ -88,14 +88,13 @@ void *ptb_shard_parameters(const ptb_shard *s, const ptb_segment *segment)
 
 void *ptb_shard_version(const ptb_shard *s, size_t version)
 {
-    return (char *)s->parameters0 + version * measure(env_of(s), &s->config).parameters;
+    return (char *)s->parameters0 + version * s->parameters_stride;
 }
 
 void ptb_shard_use(ptb_shard *s, size_t parameters, size_t gradients)
 {
-    size_t bytes = measure(env_of(s), &s->config).gradients;
     s->parameters = ptb_shard_version(s, parameters);
-    s->gradients = (float *)(void *)((char *)s->gradients0 + gradients * bytes);
+    s->gradients = (float *)(void *)((char *)s->gradients0 + gradients * s->gradients_stride);
 }
 
 // ---- made and released
@@ -143,6 +142,8 @@ static ptb_status make_shared(ptb_shard *s)
     ptb_lane *lane = main_lane(s);
     PTB_TRY(ptb_lane_alloc(lane, PTB_MEMORY_PARAMETERS, size.versions * size.parameters, &s->parameters0));
     PTB_TRY(ptb_lane_alloc(lane, PTB_MEMORY_GRADIENTS, size.versions * size.gradients, &s->gradients0));
+    s->parameters_stride = size.parameters;
+    s->gradients_stride = size.gradients;
     ptb_shard_use(s, 0, 0);
     if (size.staging)
         PTB_TRY(ptb_lane_alloc(lane, PTB_MEMORY_COMMUNICATION, size.staging, &s->staging));

@@ -30,10 +30,11 @@ typedef struct {
     float *gradients;  /* [layout.count] if whole, else [segments.own]; from that communicator */
     void *parameters0; // version 0 of the two: all versions are behind each other
     void *gradients0;
-    void *staging;        /* [segments.largest], reduce type, from it too; NULL: f32 */
-    ptb_event **reduced;  // [segments.count]: own part of the gradient is there
-    ptb_event **gathered; // [segments.count]: all parts of the parameters are there
-    size_t gathering;     // of whole parameters: segments from here on are on every rank
+    size_t parameters_stride, gradients_stride; // bytes from a version to the next
+    void *staging;                              /* [segments.largest], reduce type, from it too; NULL: f32 */
+    ptb_event **reduced;                        // [segments.count]: own part of the gradient is there
+    ptb_event **gathered;                       // [segments.count]: all parts of the parameters are there
+    size_t gathering; // of whole parameters: segments from here on are on every rank
 } ptb_shard;
 
 // Collective over the ranks of the dense shard lane; all get the same status. Parameters of own parts get
