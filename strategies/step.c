@@ -270,7 +270,9 @@ static ptb_status open_model(ptb_bench_run *run)
     ptb_model_shape shape;
     PTB_TRY(ptb_model_options_shape(&c->model, &shape));
     run->settings.rate = ptb_step_rate(c, shape.hidden);
-    ptb_step_names names = {run->strategies.items, run->precisions.items, run->strategies.count,
+    const ptb_opt_set options = {
+        .opts = step_opts, .count = sizeof step_opts / sizeof *step_opts, .config = (void *)c}; // read alone
+    ptb_step_names names = {&options, run->strategies.items, run->precisions.items, run->strategies.count,
                             run->precisions.count};
     PTB_TRY(ptb_step_check_used(c, &shape, &names));
     PTB_TRY(ptb_step_check(c, shape.dropout));

@@ -4,8 +4,9 @@
 
 #include "strategies/step_config.h"
 
-// The names of a run's strategies (each there is) and precisions.
+// A run's options, and the names of its strategies (each there is) and precisions.
 typedef struct {
+    const ptb_opt_set *options; // with the configuration
     const char *const *strategies, *const *precisions;
     size_t strategy_count, precision_count;
 } ptb_step_names;

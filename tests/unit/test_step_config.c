@@ -247,11 +247,12 @@ static void test_crowd(void **state)
     assert_false(ptb_step_is_crowded(&many, 1, 2, text));
 }
 
-static ptb_status check_used(const ptb_step_config *config)
+static ptb_status check_used(ptb_step_config *config)
 {
     ptb_model_shape shape;
-    ptb_step_names names = {(const char *const *)&config->strategy, (const char *const *)&config->precision,
-                            1, 1};
+    const ptb_opt_set options = set_of(config);
+    ptb_step_names names = {&options, (const char *const *)&config->strategy,
+                            (const char *const *)&config->precision, 1, 1};
     PTB_TRY(ptb_model_options_shape(&config->model, &shape));
     return ptb_step_check_used(config, &shape, &names);
 }
