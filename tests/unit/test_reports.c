@@ -1,19 +1,10 @@
 // Reports: escaping, empty and tiny runs, missing gnuplot, what is never mixed, repetitions, numbers. The
 // runs come from tests/golden/report_data.h.
-#include "store_fixture.h"
+#include "report_fixture.h"
 
 #include "reports/figure.h"
 #include "reports/format.h"
-#include "reports/render.h"
 #include "reports/view.h"
-#include "tests/golden/report_data.h"
-
-static ptb_store *new_store(void)
-{
-    ptb_store *store = NULL;
-    assert_int_equal(ptb_store_open("ptbench.db", PTB_STORE_WRITE, &store), PTB_OK);
-    return store;
-}
 
 static data_coll one_case(const char *algo, uint64_t bytes)
 {
@@ -51,17 +42,6 @@ static char *page_of(ptb_store *store, const int64_t *runs, size_t count)
     assert_int_equal(ptb_report_html(store, runs, count, "page", path, sizeof path), PTB_OK);
     assert_string_equal(path, "page/index.html");
     return read_text(path);
-}
-
-static char *text_of(ptb_store *store, int64_t run, int width)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    assert_non_null(out);
-    assert_int_equal(ptb_report_terminal(store, run, width, out), PTB_OK);
-    fclose(out);
-    return text;
 }
 
 static size_t count_of(const char *text, const char *what)
