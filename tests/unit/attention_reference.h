@@ -57,6 +57,13 @@ static inline double inner(const double *x, const double *y, size_t n)
     return sum;
 }
 
+// to += factor * x.
+static inline void add_scaled(double *to, double factor, const double *x, size_t n)
+{
+    for (size_t c = 0; c < n; c++)
+        to[c] += factor * x[c];
+}
+
 // Probabilities of one row into p [key_length]; returns the log-sum-exp.
 static inline double probabilities(const reference *r, size_t b, size_t h, size_t i, double *p)
 {
@@ -89,8 +96,9 @@ static inline void reference_forward(reference *r)
                 double *out = r->values[OUT] + at_out(s, b, i, h);
                 r->lse[(b * s->heads + h) * s->query_length + i] = probabilities(r, b, h, i, p);
                 for (size_t j = 0; j < s->key_length; j++)
-                    for (size_t c = 0; c < s->head_width; c++)
-                        out[c] += p[j] * drop(s, b, h, i, j) * r->values[VALUE][at_key(s, b, j, h) + c];
+                    if (p[j] > 0)
+                        add_scaled(out, p[j] * drop(s, b, h, i, j), r->values[VALUE] + at_key(s, b, j, h),
+                                   s->head_width);
             }
     free(p);
 }
@@ -108,19 +116,21 @@ static inline void reference_gradient(reference *r)
                 double mean = 0;
                 probabilities(r, b, h, i, p);
                 for (size_t j = 0; j < s->key_length; j++) {
+                    if (!(p[j] > 0))
+                        continue;
                     d[j] = drop(s, b, h, i, j) *
                            inner(d_out, r->values[VALUE] + at_key(s, b, j, h), s->head_width);
                     mean += p[j] * d[j];
                 }
                 for (size_t j = 0; j < s->key_length; j++) {
+                    if (!(p[j] > 0)) // what is not seen adds nothing
+                        continue;
                     size_t k = at_key(s, b, j, h);
                     double score = p[j] * (d[j] - mean) * (double)s->scale;
                     double kept = p[j] * drop(s, b, h, i, j);
-                    for (size_t c = 0; c < s->head_width; c++) {
-                        r->gradients[VALUE][k + c] += kept * d_out[c];
-                        r->gradients[QUERY][q + c] += score * r->values[KEY][k + c];
-                        r->gradients[KEY][k + c] += score * r->values[QUERY][q + c];
-                    }
+                    add_scaled(r->gradients[VALUE] + k, kept, d_out, s->head_width);
+                    add_scaled(r->gradients[QUERY] + q, score, r->values[KEY] + k, s->head_width);
+                    add_scaled(r->gradients[KEY] + k, score, r->values[QUERY] + q, s->head_width);
                 }
             }
     free(p), free(d);

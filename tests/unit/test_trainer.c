@@ -20,7 +20,7 @@ enum { STEPS = 12, RANKS_MAX = 4, BATCH = 12, BUCKET = 4096 };
 
 // What a run is asked for; zeros stand for the plain case.
 typedef struct {
-    int ranks;
+    int ranks, steps;                          // 0: STEPS
     bool without_overlap, pack, frozen, graph; // frozen: the learning rate is 0
     int64_t sequence, micro_batches, recompute_every;
     ptb_recompute recompute;
@@ -50,7 +50,7 @@ static ptb_status train(ptb_world *world, training *run, ptb_trainer *t)
     int rank = world->rank;
     if (!trainer_ledger_holds(t))
         return PTB_WRONG;
-    for (int i = 0; i < STEPS; i++) {
+    for (int i = 0; i < run->asked.steps; i++) {
         ptb_trace_clear(t->config.trace);
         PTB_TRY(ptb_trainer_step(t));
     }
@@ -163,13 +163,15 @@ static ptb_status rank_main(ptb_world *world, void *arg)
 static training run_training(settings asked)
 {
     training run = {.asked = asked};
+    if (!asked.steps)
+        run.asked.steps = STEPS;
     assert_int_equal(ptb_world_run_local(asked.ranks, NULL, rank_main, &run), PTB_OK);
     for (int r = 0; r < asked.ranks; r++) {
         assert_memory_equal(run.losses[r], run.losses[0], sizeof run.losses[0]);
         assert_true(run.hash[r] == run.hash[0]);
-        assert_int_equal(run.told[r], STEPS); // a watchdog hears of every step
+        assert_int_equal(run.told[r], run.asked.steps); // a watchdog hears of every step
     }
-    for (int i = 0; i < STEPS; i++)
+    for (int i = 0; i < run.asked.steps; i++)
         assert_true(isfinite(run.losses[0][i]));
     return run;
 }
@@ -242,6 +244,7 @@ static void test_micro_batches(void **state)
 static void test_sharding(void **state)
 {
     (void)state;
+    training plain = run_training((settings){.ranks = 1});
     for (int pack = 0; pack < 2; pack++) {
         settings s = {.ranks = 1, .dropout = pack ? 0 : 0.2, .pack = pack};
         training one = run_training(s);
@@ -249,7 +252,6 @@ static void test_sharding(void **state)
         s.micro_batches = 3;
         training cut = run_training(s);
         assert_true(difference(&cut, &one) < 1e-5);
-        training plain = run_training((settings){.ranks = 1});
         assert_true(difference(&one, &plain) > 1e-3);
     }
 }
@@ -283,6 +285,7 @@ static void test_graph(void **state)
     for (int ranks = 1; ranks <= 2; ranks++)
         for (int i = 0; i < 4; i++) {
             settings s = {.ranks = ranks,
+                          .steps = i == 3 ? STEPS : 4,
                           .without_overlap = i == 1,
                           .micro_batches = i == 2 ? 3 : 1,
                           .type = i == 3 ? PTB_F16 : PTB_F32,
@@ -392,7 +395,9 @@ static void test_state_bytes(void **state)
         {{.ranks = 2, .reduce_type = PTB_BF16}, 4, 4, 8},
     };
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        training run = run_training(forms[i].s);
+        settings s = forms[i].s;
+        s.steps = 2;
+        training run = run_training(s);
         double n = (double)run.elements, update = sizeof(ptb_update) + sizeof(double);
         assert_true((double)run.bytes[PTB_MEMORY_PARAMETERS] == forms[i].parameters * n);
         assert_true((double)run.bytes[PTB_MEMORY_GRADIENTS] == forms[i].gradients * n);
