@@ -84,7 +84,8 @@ static __device__ void plain_sums(const attention_call &c, plain_shared<COLUMNS>
                                   const plain_rows<T> &b, int first, float (&o)[COLUMNS / 64][4][4])
 {
     int ty = (int)threadIdx.x / 16 * 4, tx = (int)threadIdx.x % 16 * 4, row = (int)threadIdx.x / 16;
-    // Rows behind the last add 0; wider parts would pay for leaving them out with registers, and a block less an SM.
+    // Rows behind the last add 0; wider parts would pay for leaving them out with registers, and a block less
+    // an SM.
     int rows = COLUMNS == 64 ? min(b.rows, TILE) : TILE;
     for (int depth = 0; depth < rows; depth += DEPTH) {
         __syncthreads();
