@@ -4,6 +4,7 @@
 #include "tests/simcuda/check.hpp"
 #include "tests/simcuda/shared.hpp"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -11,9 +12,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace {
 enum { FREED_REMEMBERED = 4096 };
+constexpr uintptr_t PAGE_BYTES = 4096, POISON_FILE_BYTES = 2 << 20;
 
 struct allocation {
     uintptr_t first;
@@ -57,6 +60,41 @@ cudaError_t check(uintptr_t data, const allocation *of)
     return cudaErrorIllegalAddress;
 }
 
+int make_poison_file(void)
+{
+    const int file = memfd_create("poison", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, POISON_FILE_BYTES))
+        return -1;
+    void *all = mmap(NULL, POISON_FILE_BYTES, PROT_WRITE, MAP_SHARED, file, 0);
+    if (all == MAP_FAILED)
+        return -1;
+    memset(all, SIM_POISON, POISON_FILE_BYTES);
+    munmap(all, POISON_FILE_BYTES);
+    return file;
+}
+
+// Whole pages of large allocations are those of a file until somebody writes to them: most of a workspace is
+// never touched.
+void poison(uintptr_t data, uint64_t bytes)
+{
+    uintptr_t at = (data + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    const uintptr_t pages_end = (data + bytes) / PAGE_BYTES * PAGE_BYTES;
+    if (bytes >= POISON_FILE_BYTES) {
+        static const int file = make_poison_file();
+        memset((void *)data, SIM_POISON, at - data);
+        while (file >= 0 && at < pages_end) {
+            const size_t length = std::min(POISON_FILE_BYTES, pages_end - at);
+            if (mmap((void *)at, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, 0) ==
+                MAP_FAILED)
+                break;
+            at += length;
+        }
+        bytes -= at - data;
+        data = at;
+    }
+    memset((void *)data, SIM_POISON, bytes);
+}
+
 void forget_oldest_freed(void)
 {
     size_t freed = 0;
@@ -80,7 +118,7 @@ cudaError_t sim_memory_map(uintptr_t first, uint64_t data, uint64_t bytes, uint6
     if (first >= SIM_DEVICE_BASE &&
         first < SIM_DEVICE_BASE + SIM_DEVICE_SPAN) { // the rest is filled by the program
         memset((void *)first, SIM_CANARY, data - first);
-        memset((void *)data, SIM_POISON, bytes);
+        poison(data, bytes);
         memset((void *)(data + bytes), SIM_CANARY, guard - data - bytes);
     }
     std::lock_guard<std::mutex> hold(lock);
