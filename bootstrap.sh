@@ -241,7 +241,7 @@ sim_tree() {
 # No GPU runs it: that all of it compiles, assembles and links is shown. tests/unit/test_slow_cuda_build.sh optimises it.
 cuda_tree() {
     targets=ptbench
-    build "$source_dir/build-cuda" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=cuda -DPTB_CUDA_QUICK=ON
+    build "$source_dir/build-cuda" -DCMAKE_BUILD_TYPE=Debug -DPTB_TESTS=ON -DPTB_GPU=cuda -DPTB_CUDA_QUICK=ON
 }
 
 # run_beside NAME FOLDER TREES CTEST-OPTION...: first the tests that spin, by themselves, then the others, TREES being built

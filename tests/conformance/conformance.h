@@ -68,7 +68,7 @@ typedef struct {
 enum { FULL_TYPES = 1 };
 static inline bool is_swept(int ranks)
 {
-    return ranks <= 3 || ranks == 5 || ranks == 8;
+    return ranks <= 3 || ranks == 8;
 }
 #else
 enum { FULL_TYPES = 2 };

@@ -133,7 +133,9 @@ moe=(--model deepseek-moe-16b --sequence 2048) moe_rows=2048
 wide=(--model llama3-8b --sequence 4096) wide_rows=4096
 strategy_model=("device = cuda" "model = gpt2-124m") strategy_few=("layers = 2") strategy_batch=8 strategy_steps=10
 strategy_experts=8
+kernel_time=(--max-time 60ms)
 if [ -n "$tiny" ]; then
+    kernel_time=(-n 2 -w 1)
     big=64K small=1000
     gpt2=(--model tiny) gpt2_rows=128 gpt2_batch=2 gpt2_steps=4
     llama=(--model tiny --norm rmsnorm --positions rotary --activation swiglu --kv-heads 2 --biases no --tied no)
@@ -146,8 +148,8 @@ fi
 part all-reduce-one-rank 30 all_reduce --np 1 --comm nccl --bytes 8,$small,$big --max-time 200ms
 part copies 40 pairs "${one[@]}" --paths h2d,d2h,d2d --bytes $small,$big --max-time 500ms
 # Every kernel of three models in every type; wrong results are found by the benchmark's own check.
-part kernels-gpt2 70 kernels "${one[@]}" "${gpt2[@]}" --rows $gpt2_rows --precision bf16,f16,f32 --max-time 60ms
-part kernels-llama 60 kernels "${one[@]}" "${llama[@]}" --rows $llama_rows --precision bf16 --max-time 60ms
+part kernels-gpt2 70 kernels "${one[@]}" "${gpt2[@]}" --rows $gpt2_rows --precision bf16,f16,f32 "${kernel_time[@]}"
+part kernels-llama 60 kernels "${one[@]}" "${llama[@]}" --rows $llama_rows --precision bf16 "${kernel_time[@]}"
 # Attention alone, by the kernels of this GPU and by those of single warps, in heads of 64 and of 128.
 for kernels in wgmma mma; do
     PTBENCH_CUDA_ATTENTION=$kernels part attention-$kernels-64 20 kernels "${one[@]}" "${gpt2[@]}" --rows $gpt2_rows \
@@ -155,7 +157,7 @@ for kernels in wgmma mma; do
     PTBENCH_CUDA_ATTENTION=$kernels part attention-$kernels-128 20 kernels "${one[@]}" "${wide[@]}" --rows $wide_rows \
         --precision bf16 --max-time 100ms --kernel attention,attention_gradient
 done
-part kernels-moe 40 kernels "${one[@]}" "${moe[@]}" --rows $moe_rows --precision bf16 --max-time 40ms \
+part kernels-moe 40 kernels "${one[@]}" "${moe[@]}" --rows $moe_rows --precision bf16 "${kernel_time[@]}" \
     --kernel route,route_gradient,dispatch,dispatch_gradient,combine,combine_gradient,expert_order,matmul,matmul_input_gradient,matmul_weight_gradient
 part step-gpt2-124m 60 step "${one[@]}" "${gpt2[@]}" --batch $gpt2_batch --precision bf16 \
     --min-iters $gpt2_steps --max-iters $gpt2_steps

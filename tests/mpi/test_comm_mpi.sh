@@ -1,5 +1,6 @@
 # The mpi communicator with really started processes: results, chosen algorithms, transports, facts.
 # ctest: waits 20
+# ctest: unsanitized
 set -u
 helper=$PTB_TESTBIN/mpi_helper_comm_mpi
 export ASAN_OPTIONS=detect_leaks=0

@@ -2,6 +2,7 @@
 # conformance, what is stored about hosts and transports, and the report of it.
 # ctest: spins
 # ctest: many starts
+# ctest: unsanitized
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 . "$PTB_SOURCE/tests/mpi/netns.sh"
 hosts_up 3
