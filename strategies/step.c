@@ -131,6 +131,7 @@ static const ptb_opt step_opts[] = {
      "record the second step as a graph and replay it in every later one (GPUs)"},
     {"threads", 0, PTB_OPT_INT, FIELD(threads), "1", 1, 4096, NULL, NULL,
      "processor threads of a rank's kernels"},
+    PTB_STEP_METRICS_OPTS(ptb_step_config, peak),
 };
 
 typedef struct {
@@ -487,7 +488,7 @@ static ptb_status step_metrics(ptb_bench_run *run, const ptb_timing *timing, ptb
     // Memory first: measuring the peak of matrix products takes some.
     ptb_metrics memory = {.count = 0};
     PTB_TRY(ptb_step_memory_metrics(&run->memory, run->trainer, &memory));
-    PTB_TRY(ptb_step_metrics(run->trainer, timing->time_ns.median, metrics));
+    PTB_TRY(ptb_step_metrics(run->trainer, timing->time_ns.median, run->config->peak, metrics));
     PTB_TRY(ptb_step_experts_metrics(&run->experts, run->trainer, metrics));
     PTB_TRY(ptb_step_staleness_metrics(&run->staleness, run->trainer, metrics));
     PTB_TRY(ptb_step_profile(run->trainer, run->env.trace, run->breakdown, timing->time_ns.median, &profiled,

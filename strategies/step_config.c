@@ -87,6 +87,11 @@ ptb_status ptb_step_check(const ptb_step_config *c, double dropout)
                   c->rate);
         return PTB_USAGE;
     }
+    if (c->peak > 0 && strchr(c->precision, ',')) {
+        ptb_error("--peak is the rate of one type, and --precision %s has several; run them apart",
+                  c->precision);
+        return PTB_USAGE;
+    }
     PTB_TRY(ptb_step_data_check(&c->data_parallel));
     return check_graph(c, dropout);
 }
@@ -199,6 +204,8 @@ void ptb_step_params(const ptb_step_config *c, const ptb_step_point *point, ptb_
     ptb_params_set(p, "device", "%s", c->device);
     ptb_params_set(p, "kernels", "%s", c->kernels);
     set_integer(p, "threads", c->threads);
+    if (c->peak > 0)
+        set_number(p, "peak", c->peak);
     ptb_model_options_params(&c->model, p);
     set_integer(p, "batch", point->batch);
     ptb_params_set(p, "precision", "%s", point->precision);

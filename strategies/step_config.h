@@ -18,6 +18,7 @@ typedef struct {
     bool pack, overlap, deterministic, graph, sequence_parallel, expert_overlap;
     uint64_t bucket_bytes;
     ptb_step_data data_parallel;
+    double peak; // FLOP/s of a rank's matrix products; 0: measured
     // Optimizer.
     char *optimizer, *schedule;
     double rate, rate_min, beta1, beta2, epsilon, momentum, decay, clip, loss_scale;

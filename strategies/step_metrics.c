@@ -13,19 +13,23 @@
 
 // FLOP/s of all ranks' matrix products.
 typedef struct {
-    double measured;  // now, with the step's type and threads
+    bool is_given;
+    double products;  // measured now, with the step's type and threads, or given
     double datasheet; // NAN: some rank's device is in no table
 } peaks;
 
-static ptb_status find_peaks(ptb_trainer *t, peaks *sum)
+static ptb_status find_peaks(ptb_trainer *t, double asked, peaks *sum)
 {
     const ptb_trainer_config *c = &t->config;
-    peaks mine = {.datasheet = t->device->simulated
+    peaks mine = {.products = asked,
+                  .datasheet = t->device->simulated
                                    ? NAN
                                    : ptb_datasheet_flops(t->device->description, c->type, c->tf32)};
     // All at once, as in a step: the ranks of a host share its memory, clock and power.
     PTB_TRY(ptb_world_start(c->world));
-    ptb_status status = c->kernels->matmul_peak(t->compute, c->type, c->threads, &mine.measured);
+    ptb_status status = PTB_OK;
+    if (!(asked > 0))
+        status = c->kernels->matmul_peak(t->compute, c->type, c->threads, &mine.products);
     peaks *all = calloc((size_t)c->world->size, sizeof *all);
     if (!all) {
         ptb_error("no memory for the peaks of %d ranks", c->world->size);
@@ -34,9 +38,9 @@ static ptb_status find_peaks(ptb_trainer *t, peaks *sum)
     status = ptb_world_agree(c->world, status);
     if (status == PTB_OK)
         status = ptb_world_all_gather(c->world, &mine, sizeof mine, all);
-    *sum = (peaks){0, 0};
+    *sum = (peaks){.is_given = asked > 0};
     for (int r = 0; status == PTB_OK && r < c->world->size; r++) {
-        sum->measured += all[r].measured;
+        sum->products += all[r].products;
         sum->datasheet += all[r].datasheet;
     }
     free(all);
@@ -62,6 +66,23 @@ static void add_datasheet(const peaks *peak, double palm, double megatron, ptb_m
                     peak->datasheet, metrics);
 }
 
+// What the peak is, and what is divided by it.
+typedef struct {
+    const char *peak, *mfu, *mfu_megatron, *hfu;
+} peak_words;
+static const peak_words measured = {
+    "best matrix product, measured after the steps, same type and threads; sum of ranks",
+    "flops_per_s (PaLM) / matmul_peak (measured)",
+    "flops_per_s_megatron / matmul_peak (measured)",
+    "matmul_flops_per_s (as computed) / matmul_peak (measured)",
+};
+static const peak_words given = {
+    "--peak, for each rank; sum of ranks",
+    "flops_per_s (PaLM) / matmul_peak (given)",
+    "flops_per_s_megatron / matmul_peak (given)",
+    "matmul_flops_per_s (as computed) / matmul_peak (given)",
+};
+
 static void add_rates(const ptb_trainer *t, double step_ns, const peaks *peak, ptb_metrics *metrics)
 {
     const ptb_trainer_config *c = &t->config;
@@ -80,13 +101,11 @@ static void add_rates(const ptb_trainer *t, double step_ns, const peaks *peak, p
                     "Megatron: 6 [L (h (q+k+v) + q h + g h f) + h V] + 6 L q s per token; all ranks");
     ptb_metrics_add(metrics, "matmul_flops_per_s", exact, "FLOP/s", PTB_HIGHER_IS_BETTER,
                     "matrix products as computed: head, attention's blocks, recomputation; all ranks");
-    ptb_metrics_add(metrics, "matmul_peak", peak->measured, "FLOP/s", PTB_NEUTRAL,
-                    "best matrix product, measured after the steps, same type and threads; sum of ranks");
-    add_utilisation("mfu", "flops_per_s (PaLM) / matmul_peak (measured)", palm, peak->measured, metrics);
-    add_utilisation("mfu_megatron", "flops_per_s_megatron / matmul_peak (measured)", megatron, peak->measured,
-                    metrics);
-    add_utilisation("hfu", "matmul_flops_per_s (as computed) / matmul_peak (measured)", exact, peak->measured,
-                    metrics);
+    const peak_words *words = peak->is_given ? &given : &measured;
+    ptb_metrics_add(metrics, "matmul_peak", peak->products, "FLOP/s", PTB_NEUTRAL, words->peak);
+    add_utilisation("mfu", words->mfu, palm, peak->products, metrics);
+    add_utilisation("mfu_megatron", words->mfu_megatron, megatron, peak->products, metrics);
+    add_utilisation("hfu", words->hfu, exact, peak->products, metrics);
     add_datasheet(peak, palm, megatron, metrics);
 }
 
@@ -165,11 +184,11 @@ static void add_training(const ptb_trainer *t, ptb_metrics *metrics)
                     "global norm of the last step's gradient, before clipping");
 }
 
-ptb_status ptb_step_metrics(ptb_trainer *t, double step_ns, ptb_metrics *metrics)
+ptb_status ptb_step_metrics(ptb_trainer *t, double step_ns, double peak, ptb_metrics *metrics)
 {
-    peaks peak;
-    PTB_TRY(find_peaks(t, &peak));
-    add_rates(t, step_ns, &peak, metrics);
+    peaks sum;
+    PTB_TRY(find_peaks(t, peak, &sum));
+    add_rates(t, step_ns, &sum, metrics);
     add_training(t, metrics);
     return add_events(t, metrics);
 }

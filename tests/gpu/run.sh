@@ -142,7 +142,7 @@ if [ -n "$tiny" ]; then
     llama_rows=128 llama_batch=2 llama_steps=4
     moe=(--model tiny --experts 4 --top-k 2) moe_rows=128
     wide=(--model tiny --heads 1) wide_rows=128
-    strategy_model=("device = cuda" "layers = 1" "hidden = 32" "heads = 4" "sequence = 32" "vocab = 64") strategy_few=()
+    strategy_model=("device = cuda" "peak = 1e12" "layers = 1" "hidden = 32" "heads = 4" "sequence = 32" "vocab = 64") strategy_few=()
     strategy_batch=2 strategy_steps=4
 fi
 part all-reduce-one-rank 30 all_reduce --np 1 --comm nccl --bytes 8,$small,$big --max-time 200ms

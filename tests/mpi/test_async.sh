@@ -8,6 +8,7 @@
 export ASAN_OPTIONS=detect_leaks=0
 
 model="bench = step
+peak = 1e11
 layers = 2
 hidden = 32
 heads = 4

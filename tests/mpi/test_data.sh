@@ -6,7 +6,7 @@
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 helper=$PTB_TESTBIN/mpi_helper_step
 export ASAN_OPTIONS=detect_leaks=0
-small=(--layers 1 --hidden 32 --heads 2 --sequence 16 --batch 4)
+small=(--layers 1 --hidden 32 --heads 2 --sequence 16 --batch 4 --peak 1e11)
 
 # run NAME RANKS OPTIONS...
 run() {

@@ -6,7 +6,7 @@ helper=$PTB_TESTBIN/mpi_helper_step
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export ASAN_OPTIONS=detect_leaks=0
-model="--deterministic --layers 2 --hidden 32 --heads 4 --sequence 16 --vocab 64 --bucket 16K --lr 0.003 --pack"
+model="--deterministic --layers 2 --hidden 32 --heads 4 --sequence 16 --vocab 64 --bucket 16K --lr 0.003 --pack --peak 1e11"
 
 fail() {
     echo "FAILED: $*"

@@ -10,6 +10,8 @@ trap 'rm -rf "$work"' EXIT
 export ASAN_OPTIONS=detect_leaks=0
 device=${PTB_TEST_DEVICE:-host}
 small="--device $device --deterministic --layers 2 --hidden 32 --heads 2 --sequence 16 --vocab 64 --bucket 16K --lr 0.003"
+measured=$small
+small="$small --peak 1e11"
 
 fail() {
     echo "FAILED: $*"
@@ -122,7 +124,7 @@ for name in ranks2:16 micro:16 bf16_2:18 f16:18; do
     [ "$(grep -c "^peak_memory_by_rank" "$work/$what")" = 2 ] || fail "$what: memory is not there for both ranks"
 done
 awk '$1 == "metric" { v[$2] = $3 }
-     END { if (!(v["matmul_peak"] > 0)) exit 1
+     END { if (v["matmul_peak"] != 2e11) exit 1
            r = v["mfu"] / (100 * v["flops_per_s"] / v["matmul_peak"]); exit !(r > 0.9999 && r < 1.0001) }' "$work/ranks2" ||
     fail "mfu is not flops_per_s / matmul_peak: $(cat "$work/ranks2")"
 
@@ -149,8 +151,10 @@ fi
 
 # Real text: 20 finite losses and equal parameters are checked (whether it can be learnt is the text's affair), and this one
 # can be.
-run text 2 $small --vocab 256 --data "$PTB_SOURCE/strategies/transformer/model.c" || fail "$(cat "$work/text")"
+run text 2 $measured --vocab 256 --data "$PTB_SOURCE/strategies/transformer/model.c" || fail "$(cat "$work/text")"
 [ "$(value text verdict 21)" = 0 ] || fail "text: $(grep verdict "$work/text")"
+awk -v peak="$(value text metric matmul_peak)" 'BEGIN { exit !(peak > 0 && peak != 2e11) }' ||
+    fail "matmul_peak $(value text metric matmul_peak) is not measured"
 awk '$1 == "loss" && $2 == 0 { first = $3 } $1 == "loss" { last = $3 } END { exit !(last < first - 0.1) }' "$work/text" ||
     fail "text: the loss did not fall: $(grep loss "$work/text")"
 
@@ -170,6 +174,7 @@ if [ $device = host ]; then
     refused "did you mean 'gpt2-124m'" 1 --model gpt2-125m
     refused "ends at step --lr-steps, which must be after --lr-warmup" 1 $small --lr-schedule cosine
     refused "--lr-min 0.1 is above --lr 0.003" 1 $small --lr-schedule cosine --lr-steps 100 --lr-min 0.1
+    refused "--peak is the rate of one type, and --precision f32,bf16 has several" 1 $small --precision f32,bf16
     refused "'f8' is not a value of precision; did you mean .*'f16'" 1 $small --precision f8
     refused "not a regular file" 1 $small --vocab 256 --data /dev/null
     refused "cannot be read" 1 $small --vocab 256 --data "$work/nothing"

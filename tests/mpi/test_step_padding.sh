@@ -6,6 +6,7 @@
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 
 model="bench = step
+peak = 1e11
 layers = 2
 hidden = 20
 heads = 4

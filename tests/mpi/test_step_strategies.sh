@@ -9,6 +9,7 @@
 export ASAN_OPTIONS=detect_leaks=0
 
 model="bench = step
+peak = 1e11
 layers = 2
 hidden = 32
 heads = 4
@@ -160,7 +161,7 @@ refused "a mesh of dp=2 leaves --strategy tp 1 rank of the 2 that were started" 
 refused "'fsdp'" --np 2 --strategy fdsp
 refused "--tensor-chunks changes nothing here: it needs layers that are cut" --np 2 --strategy ddp,fsdp --tensor-chunks 4
 # Rows that cannot be cut, and in a sweep of numbers of ranks a mesh or a batch that does not fit one, are skipped by name.
-small=(--layers 1 --hidden 32 --heads 4 --vocab 67 -n 2 -w 0)
+small=(--layers 1 --hidden 32 --heads 4 --vocab 67 --peak 1e11 -n 2 -w 0)
 try 3 "$PTBENCH" run step --np 2 --strategy tp+sp --sequence 15 --batch 1 "${small[@]}" --db swept.db
 has err "skipped: sequence parallelism cuts the 15 rows (tokens) of a microbatch into tp 2 x chunks 1 equal parts: 15 = 2 x 7 + 1"
 try 0 "$PTBENCH" run step --np 3 --ranks 1,2,3 --mesh tp=2 --sequence 16 --batch 4 "${small[@]}" --db swept.db
