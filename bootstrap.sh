@@ -244,15 +244,15 @@ cuda_tree() {
     build "$source_dir/build-cuda" -DCMAKE_BUILD_TYPE=Debug -DPTB_TESTS=ON -DPTB_GPU=cuda -DPTB_CUDA_QUICK=ON
 }
 
-# run_beside NAME FOLDER TREES CTEST-OPTION...: first the tests that spin, by themselves, then the others, TREES being built
-# beside them.
+# run_beside NAME FOLDER TREES CTEST-OPTION...: first the tests that spin, by themselves or in pairs, then the others, TREES
+# being built beside them.
 run_beside() {
     suite=$1
     tree=$2
     next=$3
     shift 3
     part=-spins
-    run_tests "$suite, those that spin" "$tree" -L spins -LE slow "$@"
+    run_tests "$suite, those that spin" "$tree" -L spins -LE slow -j "$(test_slots)" "$@"
     part=
     # shellcheck disable=SC2086
     ahead $next
