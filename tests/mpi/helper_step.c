@@ -1,7 +1,8 @@
 // helper_step [--options of the benchmark step]: what test_step_*.sh start under mpirun. Runs the first case
 // for HELPER_STEPS (20) steps without the runner and prints, on rank 0, "loss STEP VALUE", "metric NAME
-// VALUE", "fact NAME VALUE" and "verdict CHECKED WRONG DETAIL" (the worst of all ranks). HELPER_FAULT=RANK
-// makes that rank hand back its collectives undone, to see that the checks notice.
+// VALUE" (of its own: mean_step, in ms), "fact NAME VALUE" and "verdict CHECKED WRONG DETAIL" (the worst of
+// all ranks). HELPER_FAULT=RANK makes that rank hand back its collectives undone, to see that the checks
+// notice.
 #include "collectives/world.h"
 #include "core/bench.h"
 #include "core/clock.h"
@@ -41,6 +42,7 @@ static ptb_status measure(const ptb_bench *bench, ptb_bench_run *run, ptb_world 
     ptb_params facts = {0};
     bench->facts(run, &facts);
     if (world->rank == 0) {
+        printf("metric mean_step %.9g ms\n", timing.time_ns.mean * 1e-6);
         for (size_t i = 0; bench->series(run, i, &series); i++)
             for (size_t k = 0; k < series.count; k++)
                 printf("%s %zu %.17g\n", series.name, k, series.values[k]);
