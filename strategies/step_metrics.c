@@ -25,11 +25,12 @@ static ptb_status find_peaks(ptb_trainer *t, double asked, peaks *sum)
                   .datasheet = t->device->simulated
                                    ? NAN
                                    : ptb_datasheet_flops(t->device->description, c->type, c->tf32)};
-    // All at once, as in a step: the ranks of a host share its memory, clock and power.
-    PTB_TRY(ptb_world_start(c->world));
     ptb_status status = PTB_OK;
-    if (!(asked > 0))
+    if (!(asked > 0)) {
+        // All at once, as in a step: the ranks of a host share its memory, clock and power.
+        PTB_TRY(ptb_world_start(c->world));
         status = c->kernels->matmul_peak(t->compute, c->type, c->threads, &mine.products);
+    }
     peaks *all = calloc((size_t)c->world->size, sizeof *all);
     if (!all) {
         ptb_error("no memory for the peaks of %d ranks", c->world->size);

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Conformance of the communicators mpi and host: one start of 8 processes sweeps worlds of 1 to 8 ranks.
+# Conformance of the communicators mpi and host: one start of 8 processes sweeps worlds of 1 to 8 ranks (under
+# sanitizers some of them: is_swept in conformance.h).
 # ctest: spins
 set -u
 command -v mpirun >/dev/null || { echo "no mpirun"; exit 77; }
