@@ -18,12 +18,6 @@
 
 enum { DATA_STEPS = 5, DATA_RANKS_MAX = 8 };
 
-// Sequences of a step: 8 ranks divide them, and 4 with 3 microbatches; on GPUs, which take longer, 4 and 6.
-static inline int64_t data_batch(void)
-{
-    return test_on_host() ? 24 : 12;
-}
-
 // Blocks of three kinds; widths that no number of ranks divides.
 typedef enum { DATA_GPT2, DATA_LLAMA, DATA_MOE, DATA_MODELS } data_model;
 
@@ -55,13 +49,20 @@ typedef struct {
     data_model model;
     int ranks, replicate, steps;
     bool without_overlap, graph, adamw;
-    int64_t micro_batches;
+    int64_t batch, micro_batches;
     ptb_recompute recompute;
     ptb_dtype type, reduce_type;
     double clip, loss_scale, momentum, rate;
     uint64_t bucket;
     ptb_data_options options;
 } data_settings;
+
+// Sequences of a step: 8 ranks divide them, and 4 with 3 microbatches; on GPUs, which take longer, 4 and 6 do
+// unless more are asked for.
+static inline int64_t data_batch(const data_settings *s)
+{
+    return s->batch ? s->batch : test_on_host() ? 24 : 12;
+}
 
 typedef struct {
     data_settings asked;
@@ -144,7 +145,7 @@ static inline ptb_trainer_config data_configure(ptb_world *world, const data_run
                       .growth_interval = 1000},
         .type = test_type(s->type),
         .reduce_type = test_type(s->reduce_type),
-        .batch = data_batch(),
+        .batch = data_batch(s),
         .micro_batches = s->micro_batches ? s->micro_batches : 1,
         .recompute = s->recompute,
         .recompute_every = 1,
@@ -200,7 +201,7 @@ static inline data_run *data_try(data_settings asked, ptb_status *status)
     ptb_model_shape shape = data_shape(asked.model);
     assert_non_null(run);
     int64_t parts = asked.ranks * (asked.micro_batches ? asked.micro_batches : 1);
-    assert_int_equal(data_batch() % parts, 0);
+    assert_int_equal(data_batch(&asked) % parts, 0);
     run->asked = asked;
     assert_int_equal(ptb_layout_init(&run->layout, &shape, NULL), PTB_OK);
     for (int r = 0; r < asked.ranks; r++) {
