@@ -99,7 +99,6 @@ void sim_device_main(int host_file, int program)
         perror("simulated device: cannot map its memory");
         _exit(1);
     }
-    madvise(device, SIM_DEVICE_SPAN, MADV_HUGEPAGE);
     // Nothing else of the program's is kept open: whoever reads a pipe from the program sees its end.
     const int end = program > host_file ? program : host_file;
     for (int file = 3; file <= end; file++)

@@ -15,7 +15,7 @@ struct CUmemPoolHandle_st {
 };
 
 namespace {
-enum { PAGE = 4096, HUGE_PAGE = 2 << 20, ALIGNMENT = 256, DEVICES = 64 };
+enum { PAGE = 4096, ALIGNMENT = 256, DEVICES = 64 };
 
 struct allocation {
     size_t bytes;
@@ -62,7 +62,7 @@ cudaError_t allocate(void **to, size_t bytes, CUmemPoolHandle_st *pool, int devi
         std::lock_guard<std::mutex> hold(lock);
         if (is_out_of_memory() || rounded < bytes || rounded > total_bytes() - used[device])
             return cudaErrorMemoryAllocation;
-        first = round_up(next_device, bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE);
+        first = round_up(next_device, PAGE);
         guard = first + round_up(rounded, PAGE);
         data = guard - rounded;
         if (guard + PAGE > SIM_DEVICE_BASE + SIM_DEVICE_SPAN)
