@@ -54,8 +54,9 @@ static ptb_status fake_iterate(ptb_bench_run *run, uint64_t n)
     if (run->calls >= run->stall_from && run->calls < run->stall_to)
         for (int64_t end = ptb_clock_ns() + 2000000; ptb_clock_ns() < end;)
             ;
-    // Lengths that differ, so that the interval of the median never shrinks to nothing.
-    double spin_ns = run->spin_ns * (1 + 0.1 * (double)(run->calls % 7));
+    // Each call is longer than the one before, by far more than what the clock resolves: were there ever so
+    // many calls of equal length that the interval of the median lies among them, it would have no width.
+    double spin_ns = run->spin_ns * (1 + 0.01 * (double)run->calls);
     int64_t end_ns = ptb_clock_ns() + (int64_t)(spin_ns * (double)n);
     while (run->spin_ns > 0 && ptb_clock_ns() < end_ns)
         ;
