@@ -61,7 +61,7 @@ static void answer_one(ptb_roll *roll)
 {
     ptb_roll_question q;
     ptb_roll_answer answer;
-    struct sockaddr_in from;
+    struct sockaddr_storage from;
     socklen_t length = sizeof from;
     ssize_t bytes = recvfrom(roll->socket, &q, sizeof q, MSG_DONTWAIT, (struct sockaddr *)&from, &length);
     if (bytes != (ssize_t)sizeof q || q.magic != PTB_ROLL_MAGIC || q.rank != roll->rank ||
@@ -88,35 +88,100 @@ static void *answer_questions(void *arg)
 
 // ---- opening
 
-// Where this host is reached: addresses of interfaces that are up, for its own ranks also the loopback.
-static void find_addresses(uint32_t addresses[PTB_ROLL_ADDRESSES])
+static ptb_roll_address make_address(const void *bytes, size_t length)
 {
+    ptb_roll_address address = {.length = (uint8_t)length};
+    memcpy(address.bytes, bytes, length);
+    return address;
+}
+
+// False: none of the family. A link-local address says nothing to another host, which would have to name the
+// interface too.
+static bool read_address(const struct sockaddr *from, ptb_roll_address *address)
+{
+    const struct in_addr *v4 = &((const struct sockaddr_in *)(const void *)from)->sin_addr;
+    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr;
+    if (from->sa_family == AF_INET)
+        *address = make_address(v4, sizeof *v4);
+    else if (from->sa_family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(v6))
+        *address = make_address(v6, sizeof *v6);
+    else
+        return false;
+    return true;
+}
+
+static ptb_roll_family family_of(const ptb_roll_address *address)
+{
+    return address->length == sizeof(struct in_addr) ? PTB_ROLL_IPV4 : PTB_ROLL_IPV6;
+}
+
+// Where this host is reached: addresses of interfaces that are up, for its own ranks also the loopback. No
+// family takes more than its half.
+static void find_addresses(unsigned families, ptb_roll_address addresses[PTB_ROLL_ADDRESSES])
+{
+    const struct in_addr v4 = {htonl(INADDR_LOOPBACK)};
+    const struct in6_addr v6 = IN6ADDR_LOOPBACK_INIT;
     struct ifaddrs *all = NULL;
-    int count = 1;
-    addresses[0] = htonl(INADDR_LOOPBACK);
+    int count = 0, of_family[] = {[PTB_ROLL_IPV4] = 1, [PTB_ROLL_IPV6] = 1};
+    if (families & PTB_ROLL_IPV4)
+        addresses[count++] = make_address(&v4, sizeof v4);
+    if (families & PTB_ROLL_IPV6)
+        addresses[count++] = make_address(&v6, sizeof v6);
     if (getifaddrs(&all) != 0)
         return;
-    for (struct ifaddrs *i = all; i && count < PTB_ROLL_ADDRESSES; i = i->ifa_next)
-        if (i->ifa_addr && i->ifa_addr->sa_family == AF_INET && (i->ifa_flags & IFF_UP) &&
-            !(i->ifa_flags & IFF_LOOPBACK))
-            addresses[count++] = ((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr.s_addr;
+    for (struct ifaddrs *i = all; i; i = i->ifa_next) {
+        ptb_roll_address address;
+        if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK) ||
+            !read_address(i->ifa_addr, &address))
+            continue;
+        ptb_roll_family family = family_of(&address);
+        if ((families & family) && of_family[family] < PTB_ROLL_ADDRESSES / 2) {
+            addresses[count++] = address;
+            of_family[family]++;
+        }
+    }
     freeifaddrs(all);
 }
 
-// port stays 0 where this rank cannot be asked.
-static void take_seat(ptb_roll *roll, ptb_roll_seat *seat)
+// A socket of IPv6 takes datagrams of IPv4 too. Without IPv6 in the kernel, one of IPv4. The families that
+// reach it are left in *families.
+static int open_socket(unsigned *families, struct sockaddr_storage *bound)
 {
-    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
-    socklen_t length = sizeof any;
+    const struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT};
+    const struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+    socklen_t length = sizeof *bound;
+    const int alone = !(*families & PTB_ROLL_IPV4);
+    int s = *families & PTB_ROLL_IPV6 ? socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0) : -1;
+    if (s >= 0 && setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &alone, sizeof alone) == 0 &&
+        bind(s, (const struct sockaddr *)&v6, sizeof v6) == 0 &&
+        getsockname(s, (struct sockaddr *)bound, &length) == 0)
+        return s;
+    if (s >= 0)
+        close(s);
+    *families &= PTB_ROLL_IPV4;
+    s = *families ? socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0) : -1;
+    if (s >= 0 && bind(s, (const struct sockaddr *)&v4, sizeof v4) == 0 &&
+        getsockname(s, (struct sockaddr *)bound, &length) == 0)
+        return s;
+    if (s >= 0)
+        close(s);
+    return -1;
+}
+
+// port stays 0 where this rank cannot be asked.
+static void take_seat(ptb_roll *roll, unsigned families, ptb_roll_seat *seat)
+{
+    struct sockaddr_storage bound;
     seat->pid = (int32_t)getpid();
     seat->nonce =
         ptb_random_mix((uint64_t)ptb_clock_ns() ^ ((uint64_t)getpid() << 32) ^ (uint64_t)(uintptr_t)roll);
     gethostname(seat->host, sizeof seat->host - 1);
-    find_addresses(seat->addresses);
-    roll->socket = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (roll->socket >= 0 && bind(roll->socket, (struct sockaddr *)&any, sizeof any) == 0 &&
-        getsockname(roll->socket, (struct sockaddr *)&any, &length) == 0)
-        seat->port = any.sin_port;
+    roll->socket = open_socket(&families, &bound);
+    if (roll->socket < 0)
+        return;
+    find_addresses(families, seat->addresses);
+    seat->port = bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&bound)->sin6_port
+                                             : ((struct sockaddr_in *)(void *)&bound)->sin_port;
 }
 
 static bool start_thread(ptb_roll *roll)
@@ -129,6 +194,11 @@ static bool start_thread(ptb_roll *roll)
 }
 
 ptb_status ptb_roll_open(ptb_world *world, ptb_roll **out)
+{
+    return ptb_roll_open_with(world, PTB_ROLL_IPV4 | PTB_ROLL_IPV6, out);
+}
+
+ptb_status ptb_roll_open_with(ptb_world *world, unsigned families, ptb_roll **out)
 {
     ptb_roll_seat mine = {.port = 0};
     ptb_roll *roll = calloc(1, sizeof *roll);
@@ -147,13 +217,13 @@ ptb_status ptb_roll_open(ptb_world *world, ptb_roll **out)
                        .seats = seats};
     pthread_mutex_init(&roll->lock, NULL);
     pthread_mutex_init(&roll->place_lock, NULL);
-    take_seat(roll, &mine);
+    take_seat(roll, families, &mine);
     status = ptb_world_all_gather(world, &mine, sizeof mine, seats);
     double missing = status == PTB_OK && start_thread(roll) ? 0 : 1;
     if (status == PTB_OK)
         status = ptb_world_reduce_max(world, &missing, 1);
     if (status != PTB_OK || missing > 0) {
-        ptb_debug("ranks cannot ask each other how far they have come: no IPv4 socket or thread for it");
+        ptb_debug("ranks cannot ask each other how far they have come: no UDP socket or thread for it");
         ptb_roll_close(roll);
         return status;
     }

@@ -2,7 +2,8 @@
 // what it enters (one store a call) and has a thread that sleeps until another rank asks; so a rank is
 // answered for even while it is stuck in the driver or the MPI library, and silence means that the process
 // has ended, is stopped, or that its host cannot be reached. Questions and answers are single datagrams
-// (UDP over IPv4, a port a process), which need neither the MPI library nor the help of a rank that hangs.
+// (UDP over IPv4 or IPv6, a port a process), which need neither the MPI library nor the help of a rank that
+// hangs.
 //
 // An account is what some ranks enter together and in the same order: calls of a communicator, control
 // traffic of a world. What a CUDA graph replays is not counted.
@@ -50,7 +51,7 @@ typedef struct ptb_account {
     _Atomic(struct ptb_account *) *current; // of the roll: the account that was entered last
 } ptb_account;
 
-// Collective over the world. *roll is NULL where some rank has no IPv4 socket or thread for it; then nothing
+// Collective over the world. *roll is NULL where some rank has no UDP socket or thread for it; then nothing
 // is known of how far ranks have come, and everything else works.
 ptb_status ptb_roll_open(ptb_world *world, ptb_roll **roll);
 // NULL is allowed. No account may be in use.

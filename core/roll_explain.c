@@ -30,7 +30,27 @@ typedef struct {
 
 // ---- asking
 
-static void ask(const inquiry *q, int socket, int place, int teller)
+// One for each family of addresses; -1: the kernel has none of it.
+typedef struct {
+    int v4, v6;
+} sockets;
+
+static void send_to(const sockets *s, const ptb_roll_address *address, uint16_t port,
+                    const ptb_roll_question *question)
+{
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = port};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = port};
+    bool is_v4 = address->length == sizeof v4.sin_addr;
+    if (is_v4)
+        memcpy(&v4.sin_addr, address->bytes, sizeof v4.sin_addr);
+    else
+        memcpy(&v6.sin6_addr, address->bytes, sizeof v6.sin6_addr);
+    (void)sendto(is_v4 ? s->v4 : s->v6, question, sizeof *question, MSG_DONTWAIT,
+                 is_v4 ? (const struct sockaddr *)&v4 : (const struct sockaddr *)&v6,
+                 is_v4 ? sizeof v4 : sizeof v6);
+}
+
+static void ask(const inquiry *q, const sockets *s, int place, int teller)
 {
     const ptb_account_config *config = &q->account->config;
     const ptb_roll_seat *seat = &q->account->roll->seats[config->members[place]];
@@ -39,12 +59,8 @@ static void ask(const inquiry *q, int socket, int place, int teller)
                                         .asker = teller,
                                         .nonce = seat->nonce,
                                         .key = config->key};
-    for (int i = 0; i < PTB_ROLL_ADDRESSES && seat->addresses[i]; i++) {
-        const struct sockaddr_in to = {
-            .sin_family = AF_INET, .sin_port = seat->port, .sin_addr.s_addr = seat->addresses[i]};
-        (void)sendto(socket, &question, sizeof question, MSG_DONTWAIT, (const struct sockaddr *)&to,
-                     sizeof to);
-    }
+    for (int i = 0; i < PTB_ROLL_ADDRESSES && seat->addresses[i].length; i++)
+        send_to(s, &seat->addresses[i], seat->port, &question);
 }
 
 static void take(inquiry *q, const ptb_roll_answer *answer)
@@ -63,17 +79,20 @@ static void take(inquiry *q, const ptb_roll_answer *answer)
 }
 
 // Until all have answered or ROUND_MS are over.
-static void listen_to(inquiry *q, int socket)
+static void listen_to(inquiry *q, const sockets *s)
 {
     int64_t end_ns = ptb_clock_ns() + (int64_t)ROUND_MS * 1000000;
+    struct pollfd waiting[] = {{.fd = s->v4, .events = POLLIN},
+                               {.fd = s->v6, .events = POLLIN}}; // < 0: left out
     while (q->missing > 0) {
-        struct pollfd waiting = {.fd = socket, .events = POLLIN};
         int64_t left_ms = (end_ns - ptb_clock_ns()) / 1000000;
         ptb_roll_answer answer;
-        if (left_ms <= 0 || poll(&waiting, 1, (int)left_ms) <= 0)
+        if (left_ms <= 0 || poll(waiting, 2, (int)left_ms) <= 0)
             return;
-        if (recv(socket, &answer, sizeof answer, MSG_DONTWAIT) == (ssize_t)sizeof answer)
-            take(q, &answer);
+        for (int i = 0; i < 2; i++)
+            if (waiting[i].revents &&
+                recv(waiting[i].fd, &answer, sizeof answer, MSG_DONTWAIT) == (ssize_t)sizeof answer)
+                take(q, &answer);
     }
 }
 
@@ -81,19 +100,22 @@ static void listen_to(inquiry *q, int socket)
 static void ask_all(inquiry *q, int teller)
 {
     const ptb_account_config *config = &q->account->config;
-    int sock = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const sockets s = {socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0),
+                       socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
     ptb_roll_answer own;
     q->missing = config->size;
     ptb_roll_answer_own(q->account->roll, config->key, teller, &own);
     take(q, &own);
-    for (int round = 0; sock >= 0 && round < ROUNDS && q->missing > 0; round++) {
+    for (int round = 0; (s.v4 >= 0 || s.v6 >= 0) && round < ROUNDS && q->missing > 0; round++) {
         for (int i = 0; i < config->size; i++)
             if (!q->answered[i])
-                ask(q, sock, i, teller);
-        listen_to(q, sock);
+                ask(q, &s, i, teller);
+        listen_to(q, &s);
     }
-    if (sock >= 0)
-        close(sock);
+    if (s.v4 >= 0)
+        close(s.v4);
+    if (s.v6 >= 0)
+        close(s.v6);
     for (int i = 0; i < config->size; i++)
         if (q->answered[i] && q->answers[i].entered > q->most)
             q->most = q->answers[i].entered;

@@ -6,12 +6,21 @@
 
 #include <pthread.h>
 
-enum { PTB_ROLL_ADDRESSES = 6, PTB_ROLL_HOST = 64 };
+enum { PTB_ROLL_ADDRESSES = 12, PTB_ROLL_HOST = 64 };
+
+// Of a host.
+typedef struct {
+    uint8_t bytes[16];
+    uint8_t length; // 4: IPv4, 16: IPv6, 0: none
+} ptb_roll_address;
+
+// Which addresses are used, bits.
+typedef enum { PTB_ROLL_IPV4 = 1, PTB_ROLL_IPV6 = 2 } ptb_roll_family;
 
 // Where a rank is reached, as all ranks know it.
 typedef struct {
     uint64_t nonce; // of its process: what has another one on the same port is not meant
-    uint32_t addresses[PTB_ROLL_ADDRESSES]; // IPv4, network order; 0: none
+    ptb_roll_address addresses[PTB_ROLL_ADDRESSES]; // up to the first that is none
     int32_t pid;
     uint16_t port; // network order; 0: it cannot be asked
     char host[PTB_ROLL_HOST];
@@ -61,6 +70,9 @@ typedef struct {
     char text[PTB_ROLL_TEXT]; // what it has entered last; "": nothing
     char place[PTB_ROLL_PLACE];
 } ptb_roll_answer;
+
+// ptb_roll_open with the addresses of some families alone, ptb_roll_family bits.
+ptb_status ptb_roll_open_with(ptb_world *world, unsigned families, ptb_roll **roll);
 
 // How far this rank has come, as its answer to `asker`.
 void ptb_roll_answer_own(ptb_roll *roll, uint64_t key, int asker, ptb_roll_answer *answer);

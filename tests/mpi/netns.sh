@@ -3,12 +3,13 @@
 # run_common.sh; names carry the process number, so that tests may run at the same time. Nothing is made outside the
 # namespaces, so deleting them deletes everything.
 #
-#   hosts_up N              makes h0 .. h(N-1), or ends the test with 77 and the reason
+#   hosts_up N              makes h0 .. h(N-1), or ends the test with 77 and the reason; with IPv6 alone after hosts_family=6
 #   on_host h0 COMMAND...   runs a command there; its environment and folder are kept ("$hosts_on" h0 COMMAND... & makes $! the command)
 #   "${hosts_mca[@]}"       what mpirun, started on a host, needs to reach the others
 #   processes_on h1         process numbers in that namespace
 #   hosts_down              also done by the trap
 hosts_subnet=10.77.0.0/24
+hosts_family=4
 hosts_count=0
 hosts_prefix=ptb-$$
 
@@ -33,7 +34,11 @@ hosts_make_one() { # NUMBER
     ip netns add "$name" &&
         ip -n "$name" link set lo up &&
         ip -n "$name" link add eth0 type veth peer name "port$1" netns "$hosts_prefix-switch" &&
-        ip -n "$name" addr add "10.77.0.$(($1 + 1))/24" dev eth0 &&
+        if [ "$hosts_family" = 6 ]; then
+            ip -n "$name" addr add "fd77::$(($1 + 1))/64" dev eth0 nodad
+        else
+            ip -n "$name" addr add "10.77.0.$(($1 + 1))/24" dev eth0
+        fi &&
         ip -n "$name" link set eth0 up &&
         ip -n "$hosts_prefix-switch" link set "port$1" master br0 up
 }
@@ -59,6 +64,10 @@ END
     chmod +x "$hosts_on" "$folder/agent"
     hosts_mca=(--mca plm_rsh_agent "$folder/agent" --mca btl_tcp_if_include "$hosts_subnet"
         --mca oob_tcp_if_include "$hosts_subnet" --mca mpi_yield_when_idle 1)
+    if [ "$hosts_family" = 6 ]; then
+        hosts_mca=(--mca plm_rsh_agent "$folder/agent" --mca btl_tcp_if_include eth0 --mca btl_tcp_disable_family 4
+            --mca oob_tcp_if_include eth0 --mca oob_tcp_disable_ipv4_family 1 --mca mpi_yield_when_idle 1)
+    fi
 }
 
 hosts_up() { # N

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "collectives/world.h"
-#include "core/roll.h"
+#include "core/roll_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +28,7 @@ typedef struct {
     int other;           // rank whose last call is another one; -1: none
     int gone;            // rank that has ended; -1: none
     bool only_missing;
+    unsigned families;                  // of addresses; 0: all
     const char *said, *also, *not_said; // NULL: not looked at
 } scene;
 
@@ -65,7 +66,7 @@ static ptb_status play(ptb_world *w, void *arg)
     ptb_roll *roll = NULL;
     ptb_account *account = NULL;
     ptb_text said = PTB_TEXT_INIT;
-    ptb_status status = ptb_roll_open(w, &roll);
+    ptb_status status = s->families ? ptb_roll_open_with(w, s->families, &roll) : ptb_roll_open(w, &roll);
     if (status != PTB_OK || !roll)
         return PTB_SYSTEM;
     if (s->calls[w->rank] >= 0)
@@ -166,6 +167,69 @@ static void test_messages(void **state)
                    .also = "GPU 3) has come to call 1, work 1 of 64"});
 }
 
+// ---- addresses
+
+// Whether this machine has an interface with IPv6, such as the loopback.
+static bool has_ipv6(void)
+{
+    FILE *file = fopen("/proc/net/if_inet6", "r");
+    bool has = file && fgetc(file) != EOF;
+    if (file)
+        fclose(file);
+    return has;
+}
+
+static const scene two_missing = {.calls = {3, 3, 1, -1},
+                                  .other = -1,
+                                  .gone = -1,
+                                  .said = "2 of 4 ranks did not come to call 3",
+                                  .also = "GPU 2) has come to call 1",
+                                  .not_said = "does not answer"};
+
+static void test_ipv4_alone(void **state)
+{
+    (void)state;
+    scene s = two_missing;
+    s.families = PTB_ROLL_IPV4;
+    expect(s);
+}
+
+static void test_ipv6_alone(void **state)
+{
+    (void)state;
+    scene s = two_missing;
+    if (!has_ipv6())
+        skip();
+    s.families = PTB_ROLL_IPV6;
+    expect(s);
+}
+
+// Ranks on a host without IPv4 and ranks on one that has it alone.
+static ptb_status see_addresses(ptb_world *w, void *arg)
+{
+    const bool *has_both = arg;
+    static const unsigned families[] = {PTB_ROLL_IPV4, PTB_ROLL_IPV6, PTB_ROLL_IPV4 | PTB_ROLL_IPV6};
+    ptb_roll *roll = NULL;
+    bool good = ptb_roll_open_with(w, *has_both ? families[w->rank] : PTB_ROLL_IPV4, &roll) == PTB_OK && roll;
+    for (int r = 0; good && r < w->size; r++) {
+        unsigned seen = 0;
+        const ptb_roll_address *a = roll->seats[r].addresses;
+        for (int i = 0; i < PTB_ROLL_ADDRESSES && a[i].length; i++)
+            seen |= a[i].length == 4 ? PTB_ROLL_IPV4 : PTB_ROLL_IPV6;
+        good = seen == (*has_both ? families[r] : PTB_ROLL_IPV4);
+    }
+    ptb_world_barrier(w);
+    ptb_roll_close(roll);
+    return good ? PTB_OK : PTB_WRONG;
+}
+
+static void test_addresses(void **state)
+{
+    (void)state;
+    bool has_both = has_ipv6();
+    assert_int_equal(ptb_world_run_local(3, NULL, see_addresses, &has_both), PTB_OK);
+}
+
 // ---- several accounts, as a thread that watches sees them
 
 static void note_abort(void *arg)
@@ -226,8 +290,10 @@ static void test_watch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_behind),   cmocka_unit_test(test_absent), cmocka_unit_test(test_all_there),
-        cmocka_unit_test(test_messages), cmocka_unit_test(test_watch),
+        cmocka_unit_test(test_behind),     cmocka_unit_test(test_absent),
+        cmocka_unit_test(test_all_there),  cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_ipv4_alone), cmocka_unit_test(test_ipv6_alone),
+        cmocka_unit_test(test_addresses),  cmocka_unit_test(test_watch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
