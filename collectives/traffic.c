@@ -77,6 +77,14 @@ static void ring(const ptb_traffic_call *call, const layout *l, ptb_traffic *t)
              l->ranks - (is_rooted ? 1 : 0), far);
 }
 
+// Bytes that the busiest host sends (and receives) in a double binary tree over hosts, of which each tree has
+// half of S: in one it is inside (up, and down to two), in the other a leaf (up). With three hosts it has one
+// child where it is inside; with two, one tree's root is the other one's leaf.
+static double tree_host_most(int hosts, double s)
+{
+    return hosts == 1 ? 0 : hosts == 2 ? s : hosts == 3 ? 1.5 * s : 2 * s;
+}
+
 static void tree(const ptb_traffic_call *call, const layout *l, ptb_traffic *t)
 {
     double s = call->bytes;
@@ -87,28 +95,67 @@ static void tree(const ptb_traffic_call *call, const layout *l, ptb_traffic *t)
     share_edges(l, l->ranks - 1, l->hosts - 1, 2 * s, t);
     // Channels have chains that begin at different GPUs.
     t->gpu_most = 2 * s * (l->most - 1) / l->most;
-    // Of the two trees, each with half of S, a host is inside one (up, and down twice) and a leaf of the
-    // other.
-    t->host_most = l->hosts == 1 ? 0 : l->hosts == 2 ? s : 2 * s;
+    t->host_most = tree_host_most(l->hosts, s);
     t->slot_most = t->host_most / l->least;
     snprintf(t->how, sizeof t->how, "tree: S up and S down over each of %d edges, %d between hosts",
              l->ranks - 1, l->hosts - 1);
 }
 
+// Within a host of g GPUs: what each sends to the switch, and what the one that moves most moves.
+static void nvls_near(const ptb_traffic_call *call, double g, ptb_traffic *t)
+{
+    double s = call->bytes;
+    t->near_bytes = call->kind == PTB_ALL_REDUCE ? (g + 1) / g * s : call->kind == PTB_ALL_GATHER ? s / g : s;
+    t->gpu_most = call->kind == PTB_ALL_REDUCE ? t->near_bytes : s; // an all-gather receives S
+}
+
+static bool nvls_is_known(const ptb_traffic_call *call, const layout *l, ptb_traffic *t)
+{
+    bool is_tree = strcmp(call->algorithm, "nvls_tree") == 0;
+    bool has_kind = call->kind == PTB_ALL_REDUCE ||
+                    (!is_tree && (call->kind == PTB_ALL_GATHER || call->kind == PTB_REDUCE_SCATTER));
+    if (has_kind && l->least > 1 && l->least == l->most && (!is_tree || l->hosts > 1))
+        return true;
+    if (!has_kind)
+        ptb_traffic_unknown(t, "what %s sends for %s", call->algorithm, ptb_coll_name(call->kind));
+    else
+        ptb_traffic_unknown(t, "what %s sends among %d to %d ranks a host on %d", call->algorithm, l->least,
+                            l->most, l->hosts);
+    return false;
+}
+
+static void nvls_between(const ptb_traffic_call *call, const layout *l, ptb_traffic *t)
+{
+    bool is_tree = strcmp(call->algorithm, "nvls_tree") == 0;
+    double s = call->bytes, hosts = l->hosts;
+    t->has_port_each = true;
+    t->far_bytes = is_tree ? 2 * s * (hosts - 1) / l->ranks : s / l->most;
+    t->host_most = is_tree ? tree_host_most(l->hosts, s) : s;
+    snprintf(t->how, sizeof t->how, "%s: each GPU sends (g+1)/g S to the switch; %s between hosts",
+             call->algorithm, is_tree ? "S up and S down a tree" : "S from each of them");
+    if (call->kind != PTB_ALL_REDUCE) {
+        // Whether the network gives a host its own part back is not known: at least the others' come or go.
+        t->host_most = s * (hosts - 1) / hosts;
+        t->is_bound = true;
+        t->near_bytes = t->far_bytes = NAN;
+        snprintf(t->how, sizeof t->how, "what %s sends between hosts for %s", call->algorithm,
+                 ptb_coll_name(call->kind));
+    }
+    t->slot_most = t->host_most / l->most;
+}
+
 static void nvls(const ptb_traffic_call *call, const layout *l, ptb_traffic *t)
 {
-    double n = l->ranks, s = call->bytes;
-    if (l->hosts > 1) {
-        ptb_traffic_unknown(t, "what nvls sends between hosts");
+    if (!nvls_is_known(call, l, t))
         return;
-    }
+    nvls_near(call, l->most, t);
     t->far_bytes = t->host_most = t->slot_most = 0;
-    t->near_bytes = call->kind == PTB_ALL_REDUCE ? (n + 1) / n * s : call->kind == PTB_ALL_GATHER ? s / n : s;
-    t->gpu_most = call->kind == PTB_ALL_REDUCE ? t->near_bytes : s; // an all-gather receives S
     snprintf(t->how, sizeof t->how, "nvls: each GPU sends %s to the switch",
              call->kind == PTB_ALL_REDUCE   ? "(n+1)/n S"
              : call->kind == PTB_ALL_GATHER ? "S/n"
                                             : "S");
+    if (l->hosts > 1)
+        nvls_between(call, l, t);
 }
 
 // A message from each rank to each other, or between each and the root.
@@ -155,7 +202,8 @@ void ptb_traffic_of_call(const ptb_traffic_call *call, ptb_traffic *t)
     static const struct {
         const char *name;
         void (*of)(const ptb_traffic_call *call, const layout *l, ptb_traffic *t);
-    } algorithms[] = {{"ring", ring}, {"tree", tree}, {"nvls", nvls}, {"direct", direct}};
+    } algorithms[] = {
+        {"ring", ring}, {"tree", tree}, {"nvls", nvls}, {"nvls_tree", nvls}, {"direct", direct}};
     const layout l = layout_of(call->group);
     t->bytes = call->bytes;
     t->gpus = l.least;
@@ -208,7 +256,7 @@ void ptb_traffic_of_message(const ptb_world *w, int from, int to, double bytes, 
 const char *ptb_traffic_algorithm(const ptb_params *facts, const ptb_world *group, ptb_coll_kind kind,
                                   ptb_traffic *t)
 {
-    static const char *const known[] = {"ring", "tree", "nvls"};
+    static const char *const known[] = {"ring", "tree", "nvls", "nvls_tree"};
     const char *said = ptb_params_get(facts, "algorithm"), *call = ptb_params_get(facts, "call");
     if (!said) {
         ptb_traffic_unknown(t, "the communicator does not say which algorithm ran");

@@ -3,9 +3,15 @@
 // Rings (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009): n edges, each carries
 // 2(n-1)/n S in an all-reduce, (n-1)/n S in an all-gather or reduce-scatter; a broadcast or reduction leaves
 // one edge out and sends S over the others. NCCL's rings pass each host once, whatever the order of the
-// ranks. Trees (NCCL's double binary trees over hosts, chains inside): n-1 edges, each carries S up and S
+// ranks. Trees (NCCL's double binary trees over hosts, chains inside; Sanders, Speck and Traff, "Two-tree
+// algorithms for full bandwidth broadcast, reduction and scan", 2009): n-1 edges, each carries S up and S
 // down. NVLS (multicast and reduction in NVSwitch; Hot Chips 34, "The NVLink-network switch"): a GPU sends
-// its vector to be reduced and its part of the result to all, n+1 parts of S/n instead of 2(n-1).
+// its vector to be reduced and its part of the result to all, n+1 parts of S/n instead of 2(n-1). Between
+// hosts (connectNvls in NCCL's src/graph/connect.cc): each GPU of a host is the head of a part, reduces it
+// within the host through the switch, and goes on with it to the GPUs of the same number on other hosts: in
+// `nvls` by reduction in the network's switches (SHARP; Graham et al., "Scalable hierarchical aggregation
+// and reduction protocol", 2016), S to the network and S from it for each host, in `nvls_tree` by the double
+// binary tree. Where there are fewer network ports than GPUs, fewer of them are heads.
 #ifndef PTB_COLLECTIVES_TRAFFIC_H
 #define PTB_COLLECTIVES_TRAFFIC_H
 
@@ -14,7 +20,7 @@
 
 typedef struct {
     const ptb_world *group;
-    const char *algorithm; // ring, tree, nvls, direct (a message from each to each)
+    const char *algorithm; // ring, tree, nvls, nvls_tree, direct (a message from each to each)
     ptb_coll_kind kind;
     int root;
     double bytes;       // S

@@ -18,6 +18,7 @@ void ptb_traffic_unknown(ptb_traffic *traffic, const char *format, ...)
 // The link that needs the longest so far.
 typedef struct {
     double s;
+    bool is_bound; // it may need longer
     char how[PTB_TRAFFIC_TEXT];
 } longest;
 
@@ -85,6 +86,7 @@ static bool consider_far(longest *l, const ptb_traffic *t, const ptb_link_capaci
         snprintf(why, PTB_TRAFFIC_TEXT, "unknown: which of %u network ports are used is not known", rails);
         return false;
     }
+    l->is_bound |= t->has_port_each && rails < (unsigned)t->gpus;
     if (rails == 1 || c->has_equal_rails)
         snprintf(link, sizeof link, "%u rail%s x %g Gb/s", rails, rails == 1 ? "" : "s", gbits_s / rails);
     else
@@ -107,7 +109,7 @@ static bool consider_slot(longest *l, const ptb_traffic *t, const ptb_link_capac
 
 double ptb_traffic_peak(const ptb_traffic *t, const ptb_link_capacity *c, char how[PTB_TRAFFIC_TEXT])
 {
-    longest l = {.s = 0};
+    longest l = {.is_bound = t->is_bound};
     if (*t->no_peak) {
         snprintf(how, PTB_TRAFFIC_TEXT, "unknown: %.*s", PTB_TRAFFIC_TEXT - 10, t->no_peak);
         return NAN;
@@ -128,7 +130,7 @@ double ptb_traffic_peak(const ptb_traffic *t, const ptb_link_capacity *c, char h
         snprintf(how, PTB_TRAFFIC_TEXT, "unknown: nothing goes over a link");
         return NAN;
     }
-    snprintf(how, PTB_TRAFFIC_TEXT, "%s", l.how);
+    snprintf(how, PTB_TRAFFIC_TEXT, "%s%.*s", l.is_bound ? "at most: " : "", PTB_TRAFFIC_TEXT - 10, l.how);
     return t->counted / l.s * 1e-9;
 }
 

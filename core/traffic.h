@@ -26,6 +26,8 @@ typedef struct {
     double copy_gb_s;     // that a core copies within the host, measured by one of the ranks; 0: not measured
     bool on_gpu;          // else memory of the host: nothing goes over NVLinks
     bool near_rails_only; // one GPU at a time: of its host's ports, those nearest to it
+    bool has_port_each;   // each GPU of a host goes over its own port; where these are fewer, fewer GPUs do
+    bool is_bound;        // the bytes named above are what any algorithm moves at least
     char how[PTB_TRAFFIC_TEXT];     // "ring: 2(n-1)/n S over each of n edges"
     char no_peak[PTB_TRAFFIC_TEXT]; // why no peak is worked out though the bytes are known; "": one is
 } ptb_traffic;
@@ -34,8 +36,9 @@ typedef struct {
 void ptb_traffic_unknown(ptb_traffic *traffic, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // GB/s that the case can reach at most over links of that capacity (the least of all ranks), and how it was
-// worked out: "a GPU moves 1.75 S over 18 NVLinks 4.0 x 25 GB/s". NAN when it is not known, with "unknown: "
-// and the reason in `how`.
+// worked out: "a GPU moves 1.75 S over 18 NVLinks 4.0 x 25 GB/s", after "at most: " where the algorithm may
+// be held up by more than what is counted. NAN when it is not known, with "unknown: " and the reason in
+// `how`.
 double ptb_traffic_peak(const ptb_traffic *traffic, const ptb_link_capacity *capacity,
                         char how[PTB_TRAFFIC_TEXT]);
 // least: the smaller of the two in everything.

@@ -1,8 +1,9 @@
 // What the simulated NCCL's operations put on links: counted in the device process, as each one ends. Rings
 // pass each host once and leave it at another GPU in each channel; trees are chains inside hosts and a binary
-// tree over them, mirrored in every second channel; NVLS sends to the switch; messages go straight. Within a
-// host all goes over NVLinks; between hosts over the network card with the number of the GPU, whose counters
-// are files of the folder that PTB_SYSFS names (make_sysfs.sh), with the headers of its packets.
+// tree over them, mirrored in every second channel; NVLS sends to the switch, and a share to the network;
+// messages go straight. Within a host all goes over NVLinks; between hosts over the network card with the
+// number of the GPU, whose counters are files of the folder that PTB_SYSFS names (make_sysfs.sh), with the
+// headers of its packets.
 #include "tests/simcuda/nccl.hpp"
 
 #include <fcntl.h>
@@ -93,14 +94,22 @@ void add_tree(count *c, int channel, double bytes)
     }
 }
 
-// n vectors' parts to the switch, and one's result from it; or one of the two.
+// The host's vectors' parts to the switch, and one's result from it; or one of the two. Each GPU's part goes
+// to the network, which reduces it, and comes back.
 void add_nvls(count *c, const sim_nccl_call *call, double bytes)
 {
-    const double part = bytes / c->seat->ranks;
+    double part = bytes;
+    for (const host_ranks &h : c->hosts)
+        if (h.name == c->host_of(c->seat->rank))
+            part = bytes / (double)h.ranks.size();
     const bool reduces = call->function != SIM_NCCL_ALL_GATHER,
                gathers = call->function != SIM_NCCL_REDUCE_SCATTER;
     c->sent += (reduces ? bytes : 0) + (gathers ? part : 0);
     c->received += (reduces ? part : 0) + (gathers ? bytes : 0);
+    if (c->hosts.size() > 1) {
+        c->out += part;
+        c->in += part;
+    }
 }
 
 // Bytes over one edge of a ring, of the whole vector.

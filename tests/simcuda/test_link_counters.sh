@@ -132,6 +132,7 @@ joined() { # RANKS_PER_HOST OPTION...
 export FAULT_h1=
 joined 8 all_reduce --comm nccl --algo ring --bytes 4M --place out
 joined 8 all_to_all --comm nccl --bytes 4M --place out
+joined 4 all_reduce --comm nccl --algo nvls --bytes 4M --place out
 joined 2 all_reduce --comm nccl --algo tree --bytes 4M --place out
 joined 2 pairs --device cuda --paths send --pairs across --bytes 4M
 what_is two.db '
@@ -160,6 +161,13 @@ facts, metrics = of("all_reduce", "algo=tree/")
 near(metrics["nvlink_implied"], 2 * 2 * S, 1e-9)
 near(metrics["rail_implied"], 2 * S, 1e-9)
 near(metrics["rail_ratio"], headers)
+facts, metrics = of("all_reduce", "algo=nvls/")
+near(metrics["nvlink_implied"], 8 * 5 / 4 * S, 1e-9)
+near(metrics["nvlink_ratio"], 1)
+near(metrics["rail_implied"], 2 * S, 1e-9)
+near(metrics["rail_ratio"], headers)
+near(metrics["expected"], 1.75 / (1 / 200), 1e-9)
+assert facts["expected_how"] == "a host moves 1 S over 4 rails x 400 Gb/s", facts
 facts, metrics = of("pairs/", "from=1/", "to=3/")
 near(metrics["rail_ratio"], headers, 0.01)
 near(metrics["expected"], 50, 1e-9)

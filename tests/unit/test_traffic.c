@@ -158,6 +158,80 @@ static void test_two_hosts(void **state)
     assert_near(o.far, 6 * size);
 }
 
+// Edges of a double binary tree over hosts, counted one by one: parents as in the figure of NCCL's
+// src/graph/trees.cc; the second tree is the first one shifted by a host, or mirrored.
+static double busiest_in_tree(int hosts)
+{
+    double sent[RANKS_MAX] = {0}, most = 0;
+    for (int second = 0; second < 2; second++)
+        for (int h = 1; h < hosts; h++) {
+            int bit = h & -h, parent = (h ^ bit) | (bit << 1), a = h;
+            parent = parent < hosts ? parent : h ^ bit;
+            if (second) {
+                a = hosts % 2 ? (h + 1) % hosts : hosts - 1 - h;
+                parent = hosts % 2 ? (parent + 1) % hosts : hosts - 1 - parent;
+            }
+            sent[a] += size / 2;
+            sent[parent] += size / 2;
+        }
+    for (int h = 0; h < hosts; h++)
+        most = fmax(most, sent[h]);
+    return most;
+}
+
+static void test_tree_over_hosts(void **state)
+{
+    (void)state;
+    for (int hosts = 2; hosts <= RANKS_MAX; hosts++) {
+        outcome o = all_ranks(PTB_ALL_REDUCE, "tree", 1, hosts, false, false);
+        assert_near(o.of[0].host_most, busiest_in_tree(hosts));
+        assert_near(o.far, 2 * (hosts - 1) * size);
+        if (2 * hosts > RANKS_MAX)
+            continue;
+        o = all_ranks(PTB_ALL_REDUCE, "nvls_tree", 2, hosts, false, false);
+        assert_near(o.of[0].host_most, busiest_in_tree(hosts));
+        assert_near(o.of[0].slot_most, busiest_in_tree(hosts) / 2);
+        assert_near(o.far, 2 * (hosts - 1) * size);
+        assert_near(o.near, 3 * hosts * size);
+    }
+}
+
+static void test_nvls(void **state)
+{
+    (void)state;
+    outcome o = all_ranks(PTB_ALL_REDUCE, "nvls", 8, 2, false, false);
+    assert_near(o.near, 2 * 9 * size);
+    assert_near(o.far, 2 * size);
+    assert_string_equal(o.of[0].how,
+                        "nvls: each GPU sends (g+1)/g S to the switch; S from each of them between hosts");
+    assert_peak(&o, 1.875, &dgx, 1.875 / (1.125 / 450), "a GPU moves 1.125 S over 18 NVLinks 4.0 x 25 GB/s");
+    ptb_link_capacity c = dgx;
+    c.near_gbits_s = 200;
+    c.rail_gbits_s = 1600;
+    assert_peak(&o, 1.875, &c, 375, "a host moves 1 S over 8 rails x 200 Gb/s");
+    c.rails = 4; // so that not each GPU is a head
+    c.rail_gbits_s = 1600;
+    c.near_gbits_s = 400;
+    assert_peak(&o, 1.875, &c, 375, "at most: a host moves 1 S over 4 rails x 400 Gb/s");
+    o = all_ranks(PTB_ALL_REDUCE, "nvls_tree", 2, 8, false, false);
+    assert_near(o.near, 8 * 3 * size);
+    assert_near(o.far, 14 * size);
+    assert_peak(&o, 1.875, &dgx, 93.75, "a host moves 2 S over 2 rails x 400 Gb/s");
+    o = all_ranks(PTB_ALL_GATHER, "nvls", 8, 2, false, false);
+    assert_true(isnan(o.far));
+    assert_peak(&o, 0.9375, &dgx, 0.9375 * 450, "at most: a GPU moves 1 S over 18 NVLinks 4.0 x 25 GB/s");
+    o = all_ranks(PTB_REDUCE_SCATTER, "nvls", 2, 8, false, false);
+    assert_peak(&o, 0.9375, &dgx, 0.9375 / (0.875 / 100),
+                "at most: a host moves 0.875 S over 2 rails x 400 Gb/s");
+    // What it cannot do.
+    o = all_ranks(PTB_BROADCAST, "nvls", 8, 1, false, false);
+    assert_peak(&o, 1, &dgx, NAN, "unknown: what nvls sends for broadcast");
+    o = all_ranks(PTB_ALL_GATHER, "nvls_tree", 8, 2, false, false);
+    assert_peak(&o, 0.9375, &dgx, NAN, "unknown: what nvls_tree sends for all_gather");
+    o = all_ranks(PTB_ALL_REDUCE, "nvls", 1, 2, false, false);
+    assert_peak(&o, 1, &dgx, NAN, "unknown: what nvls sends among 1 to 1 ranks a host on 2");
+}
+
 // What limits, as the machine gets smaller, and what is not known.
 static void test_limits(void **state)
 {
@@ -233,7 +307,8 @@ static void test_algorithm(void **state)
         const char *word;
     } cases[] = {{"ring/ll128", "ncclAllReduce", PTB_ALL_REDUCE, 1, "ring"},
                  {"tree", "ncclAllReduce", PTB_ALL_REDUCE, 2, "tree"},
-                 {"nvls_tree", "ncclAllReduce", PTB_ALL_REDUCE, 2, NULL},
+                 {"nvls_tree/simple", "ncclAllReduce", PTB_ALL_REDUCE, 2, "nvls_tree"},
+                 {"collnet_chain", "ncclAllReduce", PTB_ALL_REDUCE, 2, NULL},
                  {"ring and others", "ncclAllReduce", PTB_ALL_REDUCE, 1, NULL},
                  {"ring (not confirmed: NCCL's profiler plug-in told nothing)", "", PTB_ALL_REDUCE, 1, NULL},
                  {"none (sends and receives)", "ncclAlltoAll", PTB_ALL_TO_ALL, 2, "direct"},
@@ -276,8 +351,10 @@ static void test_least(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_host), cmocka_unit_test(test_two_hosts), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_messages), cmocka_unit_test(test_algorithm), cmocka_unit_test(test_least),
+        cmocka_unit_test(test_one_host),        cmocka_unit_test(test_two_hosts),
+        cmocka_unit_test(test_tree_over_hosts), cmocka_unit_test(test_nvls),
+        cmocka_unit_test(test_limits),          cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_algorithm),       cmocka_unit_test(test_least),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
