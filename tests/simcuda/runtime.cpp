@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -383,6 +384,14 @@ size_t sim_activity_read(sim_record *records, size_t most, uint64_t *dropped)
     sim_shared_state *s = sim_shared();
     for (; count < most; count++) {
         const uint64_t at = s->records_read.load();
+        if (at == s->records_written.load())
+            break;
+        // A place is taken before it is filled: behind it may be records of work that the caller has waited
+        // for.
+        while (s->record[at % SIM_RECORDS].ready.load() != at + 1 && !s->error.load()) {
+            sim_look_after_device();
+            sched_yield();
+        }
         if (s->record[at % SIM_RECORDS].ready.load() != at + 1)
             break;
         records[count] = s->record[at % SIM_RECORDS].record;
