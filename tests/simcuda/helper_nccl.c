@@ -1,6 +1,6 @@
 // The communicator nccl over MPI processes on the simulated device: `helper_nccl SCENARIO`, started by
 // test_nccl.sh, which sets the faults of PTB_SIM. Prints what was wrong; exit 1 when anything was.
-#include "collectives/comm.h"
+#include "collectives/comm_nccl.h"
 #include "collectives/world.h"
 #include "core/clock.h"
 #include "profiler/nccl_profiler.h"
@@ -18,7 +18,15 @@ typedef struct {
     float *host;    // that the device can reach too
     int wrong;
 } seat;
-enum { COUNT = 4096 };
+enum {
+    COUNT = 4096,
+    PATIENCE_S = 60, // for what is to come to its end, however slow the machine is
+};
+
+// The simulated NCCL's (nccl.hpp).
+void sim_nccl_let_join(void);
+int sim_nccl_made(void);
+int sim_nccl_untold(void);
 
 #define EXPECT(seat_, condition, ...)                                                                        \
     do {                                                                                                     \
@@ -29,6 +37,11 @@ enum { COUNT = 4096 };
             (seat_)->wrong++;                                                                                \
         }                                                                                                    \
     } while (0)
+
+static int64_t patience_ends(void)
+{
+    return ptb_clock_ns() + PATIENCE_S * (int64_t)1000000000;
+}
 
 static ptb_status open_comm(seat *s, const ptb_comm_config *config, ptb_comm **comm)
 {
@@ -90,7 +103,7 @@ static void check_fact(seat *s, ptb_comm *comm, const char *name, const char *wa
 static void run_choice(seat *s, const char *algorithm, int channels, const char *ran, const char *protocol,
                        const char *replaced)
 {
-    ptb_comm_config config = {.algorithm = algorithm, .channels = channels, .timeout_s = 20};
+    ptb_comm_config config = {.algorithm = algorithm, .channels = channels, .timeout_s = PATIENCE_S};
     ptb_comm *comm;
     if (open_comm(s, &config, &comm) != PTB_OK)
         return;
@@ -127,7 +140,7 @@ static void scenario_choices(seat *s)
 // usable.
 static void scenario_refused(seat *s)
 {
-    ptb_comm_config config = {.algorithm = "nvls", .timeout_s = 20};
+    ptb_comm_config config = {.algorithm = "nvls", .timeout_s = PATIENCE_S};
     ptb_comm *comm;
     char reason[PTB_REASON_BYTES] = "";
     if (open_comm(s, &config, &comm) != PTB_OK)
@@ -145,7 +158,7 @@ static void scenario_refused(seat *s)
 
 static void scenario_unconfirmed(seat *s)
 {
-    ptb_comm_config config = {.algorithm = "ring", .timeout_s = 20};
+    ptb_comm_config config = {.algorithm = "ring", .timeout_s = PATIENCE_S};
     ptb_comm *comm;
     if (open_comm(s, &config, &comm) != PTB_OK)
         return;
@@ -156,7 +169,7 @@ static void scenario_unconfirmed(seat *s)
 
 static void scenario_gpu_direct(seat *s)
 {
-    ptb_comm_config config = {.timeout_s = 20, .gpu_direct = PTB_GPU_DIRECT_OFF};
+    ptb_comm_config config = {.timeout_s = PATIENCE_S, .gpu_direct = PTB_GPU_DIRECT_OFF};
     ptb_comm *comm;
     if (open_comm(s, &config, &comm) != PTB_OK)
         return;
@@ -172,7 +185,7 @@ static void scenario_buffers(seat *s)
 {
     const char *symmetric = getenv("PTB_SIM");
     bool none = symmetric && strstr(symmetric, "nccl_symmetric=0");
-    ptb_comm_config config = {.timeout_s = 20};
+    ptb_comm_config config = {.timeout_s = PATIENCE_S};
     ptb_comm *comm;
     void *memory = NULL;
     ptb_params facts = {.count = 0};
@@ -194,7 +207,7 @@ static void scenario_buffers(seat *s)
 static void scenario_split(seat *s)
 {
     ptb_world *whole = s->world, *half = NULL;
-    ptb_comm_config config = {.timeout_s = 20};
+    ptb_comm_config config = {.timeout_s = PATIENCE_S};
     ptb_comm *comm, *other;
     EXPECT(s, ptb_world_split(whole, whole->rank % 2, whole->rank, &half) == PTB_OK, "split");
     if (open_comm(s, &config, &other) != PTB_OK)
@@ -216,7 +229,7 @@ static void scenario_split(seat *s)
 
 static void scenario_host_stream(seat *s)
 {
-    ptb_comm_config config = {.timeout_s = 20};
+    ptb_comm_config config = {.timeout_s = PATIENCE_S};
     ptb_device *device;
     ptb_stream *stream;
     ptb_comm *comm;
@@ -233,19 +246,36 @@ static void scenario_host_stream(seat *s)
 
 // ---- faults
 
+// From now on a call that does not end is given up after a second.
+static void lose_patience(ptb_comm *comm)
+{
+    ((ptb_comm_nccl *)comm)->timeout_s = 1;
+}
+
+// The time begins when all ranks have come, so that they say the same of each other however far apart they
+// run.
+static ptb_status run_together(seat *s, ptb_comm *comm)
+{
+    ptb_coll call = all_reduce(s, COUNT);
+    ptb_status status = ptb_comm_collective(comm, &call, s->stream);
+    ptb_world_barrier(s->world);
+    return status == PTB_OK ? ptb_stream_sync(s->stream) : status;
+}
+
 // The second all-reduce ends as `wanted`, soon; so does what comes after it.
 static void expect_failure(seat *s, ptb_status wanted)
 {
-    ptb_comm_config config = {.timeout_s = 1};
+    ptb_comm_config config = {.timeout_s = PATIENCE_S};
     ptb_comm *comm;
     if (open_comm(s, &config, &comm) != PTB_OK)
         return;
     EXPECT(s, run_all_reduce(s, comm, COUNT) == PTB_OK, "the first");
     ptb_world_barrier(s->world); // the failure is everybody's as soon as one has come to it
+    lose_patience(comm);
     int64_t begin = ptb_clock_ns();
-    ptb_status status = run_all_reduce(s, comm, COUNT);
+    ptb_status status = run_together(s, comm);
     EXPECT(s, status == wanted, "%s", ptb_status_name(status));
-    EXPECT(s, ptb_clock_ns() - begin < 20000000000, "the failure took long");
+    EXPECT(s, ptb_clock_ns() - begin < PATIENCE_S * (int64_t)1000000000, "the failure took long");
     ptb_coll call = all_reduce(s, COUNT);
     EXPECT(s, ptb_comm_collective(comm, &call, s->stream) == PTB_LOST, "a lost communicator works on");
     ptb_comm_close(comm);
@@ -258,33 +288,54 @@ static void scenario_lost(seat *s)
 
 static void scenario_dead(seat *s) // from the first on
 {
-    ptb_comm_config config = {.timeout_s = 1};
+    ptb_comm_config config = {.timeout_s = PATIENCE_S};
     ptb_comm *comm;
     if (open_comm(s, &config, &comm) != PTB_OK)
         return;
-    EXPECT(s, run_all_reduce(s, comm, COUNT) == PTB_LOST, "a dead link");
+    lose_patience(comm);
+    EXPECT(s, run_together(s, comm) == PTB_LOST, "a dead link");
     ptb_comm_close(comm);
 }
 
-// Rank 2 does something else for a while instead of coming to the second call.
+// Rank 2 waits for the others elsewhere instead of coming to the second call.
 static void scenario_missing(seat *s)
 {
-    ptb_comm_config config = {.timeout_s = 1};
+    ptb_comm_config config = {.timeout_s = PATIENCE_S};
     ptb_comm *comm;
     if (open_comm(s, &config, &comm) != PTB_OK)
         return;
     EXPECT(s, run_all_reduce(s, comm, COUNT) == PTB_OK, "the first");
+    lose_patience(comm);
     if (s->world->rank == 2)
-        sleep(4);
+        ptb_world_barrier(s->world);
     else
-        EXPECT(s, run_all_reduce(s, comm, COUNT) == PTB_LOST, "a rank that does not come");
+        EXPECT(s, run_together(s, comm) == PTB_LOST, "a rank that does not come");
     ptb_world_barrier(s->world);
     ptb_comm_close(comm);
 }
 
+// A communicator is aborted that more calls are enqueued on: they end too, and the device is as it was.
+static void scenario_queued(seat *s)
+{
+    ptb_comm_config config = {.timeout_s = PATIENCE_S};
+    ptb_comm *comm;
+    ptb_coll call = all_reduce(s, COUNT);
+    if (open_comm(s, &config, &comm) != PTB_OK)
+        return;
+    EXPECT(s, run_all_reduce(s, comm, COUNT) == PTB_OK, "the first");
+    lose_patience(comm);
+    for (int i = 0; i < 200; i++)
+        EXPECT(s, ptb_comm_collective(comm, &call, s->stream) == PTB_OK, "call %d", i);
+    ptb_world_barrier(s->world);
+    EXPECT(s, ptb_stream_sync(s->stream) == PTB_LOST, "a call that does not end");
+    ptb_comm_close(comm);
+    cudaError_t error = cudaDeviceSynchronize();
+    EXPECT(s, error == cudaSuccess, "%s", cudaGetErrorName(error));
+}
+
 static void scenario_mismatch(seat *s)
 {
-    ptb_comm_config config = {.timeout_s = 5};
+    ptb_comm_config config = {.timeout_s = PATIENCE_S};
     ptb_comm *comm;
     if (open_comm(s, &config, &comm) != PTB_OK)
         return;
@@ -298,7 +349,7 @@ static void scenario_mismatch(seat *s)
 
 static void scenario_messages(seat *s)
 {
-    ptb_comm_config config = {.timeout_s = 5};
+    ptb_comm_config config = {.timeout_s = PATIENCE_S};
     ptb_comm *comm;
     int rank = s->world->rank;
     if (open_comm(s, &config, &comm) != PTB_OK)
@@ -322,7 +373,10 @@ static void scenario_late(seat *s)
     EXPECT(s, ptb_comm_open("nccl", s->world, &config, &comm) == PTB_LOST, "a rank that does not come");
     fflush(stdout);
     ptb_world_barrier(s->world);
-    sleep(3); // until the late one has come, so that no shared memory is left
+    sim_nccl_let_join(); // so that no shared memory is left
+    for (int64_t end = patience_ends(); !sim_nccl_made() && ptb_clock_ns() < end;)
+        usleep(1000);
+    EXPECT(s, sim_nccl_made() == 1, "the late one has not come");
 }
 
 // ---- the inside
@@ -353,7 +407,7 @@ static void check_spans(seat *s, const ptb_span *spans, size_t count, int64_t be
 
 static void scenario_spans(seat *s)
 {
-    ptb_comm_config config = {.algorithm = "ring", .timeout_s = 20};
+    ptb_comm_config config = {.algorithm = "ring", .timeout_s = PATIENCE_S};
     ptb_comm *comm;
     ptb_trace *trace;
     size_t count, dropped, open;
@@ -367,7 +421,8 @@ static void scenario_spans(seat *s)
             EXPECT(s, run_all_reduce(s, comm, COUNT) == PTB_OK, "recorded");
         ptb_nccl_profiler_stop();
         EXPECT(s, run_all_reduce(s, comm, COUNT) == PTB_OK, "after"); // not recorded
-        usleep(200000);                                               // the proxies end
+        for (int64_t limit = patience_ends(); sim_nccl_untold() && ptb_clock_ns() < limit;)
+            usleep(1000); // the proxies end
         int64_t end = ptb_clock_ns();
         ptb_trace_clear(trace);
         ptb_nccl_profiler_spans(trace, &dropped, &open);
@@ -396,6 +451,7 @@ static const struct {
     {"lost", scenario_lost},
     {"dead", scenario_dead},
     {"missing", scenario_missing},
+    {"queued", scenario_queued},
     {"mismatch", scenario_mismatch},
     {"messages", scenario_messages},
     {"late", scenario_late},

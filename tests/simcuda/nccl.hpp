@@ -12,8 +12,8 @@
 //
 // PTB_SIM: ncclerr=N (the N-th operation of each rank ends with ncclRemoteError), nccl_hang=N (it never
 // ends), slow_rank=R:US (rank R takes so much longer for each),
-// late_rank=R:MS (rank R joins a communicator so much later), dead_link=A-B (nothing passes between these
-// ranks), nccl_replace=1 (every forced algorithm runs as ring), nccl_symmetric=0 (no windows),
+// late_rank=R (rank R joins no communicator before sim_nccl_let_join), dead_link=A-B (nothing passes between
+// these ranks), nccl_replace=1 (every forced algorithm runs as ring), nccl_symmetric=0 (no windows),
 // wrong_rail=A:B (what should go over network card A of this host goes over B), nccl_profiler=N (version of
 // the plug-in interface, 5 or 6).
 #ifndef PTB_SIMCUDA_NCCL_HPP
@@ -68,7 +68,6 @@ struct sim_nccl_channel {
 struct sim_nccl_rank {
     std::atomic<int> joined;
     std::atomic<int> aborted;
-    std::atomic<int> busy;      // pieces of work that run
     std::atomic<uint64_t> host; // hash of the host's name
     std::atomic<uint64_t> side; // address of its sim_nccl_side in its device process
     sim_nccl_call call[2];
@@ -224,6 +223,12 @@ void sim_nccl_profiler_begin(ncclComm *comm, const std::vector<sim_nccl_operatio
 sim_nccl_times *sim_nccl_profiler_times(ncclComm *comm, const sim_nccl_operation &operation,
                                         sim_nccl_told *told, size_t which);
 void sim_nccl_profiler_end(ncclComm *comm, sim_nccl_told *told);
+
+// For tests: the rank of this process that late_rank names may join now; how many communicators this process
+// has made so far; and how many operations the profiler's thread has still to tell of.
+extern "C" void sim_nccl_let_join(void);
+extern "C" int sim_nccl_made(void);
+extern "C" int sim_nccl_untold(void);
 
 // Remembers an error of this thread, for ncclGetLastError, and gives it.
 ncclResult_t sim_nccl_refuse(ncclComm *comm, ncclResult_t error, const std::string &text);

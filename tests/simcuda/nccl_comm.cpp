@@ -14,6 +14,8 @@
 
 namespace {
 thread_local std::string thread_error;
+std::atomic<bool> may_join; // though it is late
+std::atomic<int> made;
 
 void pause_ms(long ms)
 {
@@ -116,9 +118,8 @@ ncclResult_t make(ncclComm *comm, const ncclConfig_t *config)
     comm->channels_min = config->minCTAs == NCCL_CONFIG_UNDEF_INT ? 1 : config->minCTAs;
     comm->channels_max = config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? 32 : config->maxCTAs;
     comm->name = config->commName ? config->commName : "";
-    int late[2];
-    if (pair_option("late_rank", ':', late) && late[0] == comm->rank)
-        pause_ms(late[1]);
+    while (sim_option("late_rank") == comm->rank && !may_join.load())
+        pause_ms(1);
     comm->shared = sim_nccl_map(comm->id.c_str(), comm->ranks);
     if (!comm->shared)
         return sim_nccl_refuse(NULL, ncclSystemError, std::string("shared memory: ") + strerror(errno));
@@ -189,6 +190,16 @@ ncclResult_t sim_nccl_refuse(ncclComm *comm, ncclResult_t error, const std::stri
     if (comm)
         comm->last_error = text;
     return error;
+}
+
+void sim_nccl_let_join(void)
+{
+    may_join.store(true);
+}
+
+int sim_nccl_made(void)
+{
+    return made.load();
 }
 
 const char *sim_nccl_type_name(int type)
@@ -278,6 +289,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id,
         return result;
     }
     sim_nccl_profiler_init(comm);
+    made.fetch_add(1);
     *out = comm;
     return ncclSuccess;
 }

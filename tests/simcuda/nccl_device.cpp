@@ -1,5 +1,6 @@
 // What the simulated NCCL does in the device process: collectives and messages through the shared segment.
 #include "tests/simcuda/nccl.hpp"
+#include "tests/simcuda/shared.hpp"
 
 #include <errno.h>
 #include <limits.h>
@@ -21,14 +22,19 @@ struct sim_nccl_side {
     long operations;  // begun so far
     long collectives; // of them; ranks may differ in messages
     std::mutex one;   // piece of work at a time
+    bool is_detached; // what is still in a queue finds nothing to do
 };
 
 namespace {
-uint64_t gpu_clock_ns(void) // globaltimer counts from 1970
+// globaltimer counts from 1970, and nobody sets it.
+uint64_t gpu_clock_ns(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    static const uint64_t from_ns = [] {
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec - sim_now_ns();
+    }();
+    return from_ns + sim_now_ns();
 }
 
 void pause_ns(long ns)
@@ -338,7 +344,6 @@ struct work_in_hand {
     work_in_hand(uint64_t address, sim_nccl_times *times_of)
         : side((sim_nccl_side *)address), times(times_of), hold(side->one)
     {
-        side->shared->rank[side->set.rank].busy.fetch_add(1);
         if (times)
             times->begin_ns.store(gpu_clock_ns());
     }
@@ -346,7 +351,6 @@ struct work_in_hand {
     {
         if (times)
             times->end_ns.store(gpu_clock_ns());
-        side->shared->rank[side->set.rank].busy.fetch_sub(1);
     }
 };
 } // namespace
@@ -355,6 +359,8 @@ cudaError_t sim_nccl_work_collective(void *args)
 {
     const sim_nccl_collective *work = (const sim_nccl_collective *)args;
     work_in_hand hand(work->side, work->times);
+    if (hand.side->is_detached)
+        return cudaSuccess;
     const sim_nccl_traffic_seat seat = seat_of(hand.side);
     if (begin(hand.side))
         run_collective(hand.side, work);
@@ -367,6 +373,8 @@ cudaError_t sim_nccl_work_messages(void *args)
 {
     const sim_nccl_messages *work = (const sim_nccl_messages *)args;
     work_in_hand hand(work->side, work->times);
+    if (hand.side->is_detached)
+        return cudaSuccess;
     const sim_nccl_traffic_seat seat = seat_of(hand.side);
     if (begin(hand.side))
         run_messages(hand.side, work);
@@ -389,12 +397,12 @@ cudaError_t sim_nccl_work_attach(void *args)
     return cudaSuccess;
 }
 
+// The side itself stays: after an abort there may be work in queues that points to it.
 cudaError_t sim_nccl_work_detach(void *args)
 {
     sim_nccl_side *side = (sim_nccl_side *)((const sim_nccl_detach *)args)->side;
-    while (side->shared->rank[side->set.rank].busy.load())
-        pause_ns(100000);
+    std::lock_guard<std::mutex> hold(side->one);
+    side->is_detached = true;
     munmap(side->shared, side->bytes);
-    delete side;
     return cudaSuccess;
 }

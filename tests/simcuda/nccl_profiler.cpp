@@ -36,6 +36,7 @@ struct profiler_state {
 };
 // Never destroyed: the thread waits in it when the program ends.
 profiler_state &state = *new profiler_state();
+std::atomic<int> untold; // operations
 
 const ptb_nccl_profiler_plugin *load(void)
 {
@@ -124,6 +125,7 @@ void tell_end(watched_work *w)
     }
     cudaFreeHost(w->times);
     w->comm->watched.fetch_sub(1);
+    untold.fetch_sub(1);
 }
 
 void proxy_thread(void)
@@ -179,6 +181,11 @@ void fill_task(const sim_nccl_operation &o, void *group_handle, ptb_nccl_event *
 }
 } // namespace
 
+int sim_nccl_untold(void)
+{
+    return untold.load();
+}
+
 void sim_nccl_profiler_init(ncclComm *comm)
 {
     const ptb_nccl_profiler_plugin *plugin = load();
@@ -231,6 +238,7 @@ sim_nccl_times *sim_nccl_profiler_times(ncclComm *comm, const sim_nccl_operation
     times->begin_ns.store(0);
     times->end_ns.store(0);
     comm->watched.fetch_add(1);
+    untold.fetch_add(1);
     std::lock_guard<std::mutex> hold(state.mutex);
     state.work.push_back(
         {comm, comm->profiler, told->tasks[which], NULL, NULL, times, operation, told->mask, false});

@@ -43,12 +43,13 @@ scenario 4 lost "nccl_hang=2" \
 scenario 4 missing "" "is aborted; 1 of 4 ranks did not come to call 2, all_reduce of 4096 f32, of communicator nccl: rank 2 (host"
 grep -q "GPU 0000:3a:00) has come to call 1, all_reduce of 4096 f32" "$log" || { echo "FAIL: missing:"; cat "$log"; failures=1; }
 grep -qE "rank [0-3] says which ranks are missing" "$log" || { echo "FAIL: missing, said by all:"; cat "$log"; failures=1; }
+scenario 2 queued "nccl_hang=2,delay=500" "did not end within 1 s"
 scenario 2 dead "dead_link=0-1" "all 2 ranks came to call 1"
 scenario 3 mismatch "" \
     "rank 0 called ncclAllReduce of 16 ncclFloat32, sum, rank 1 called ncclAllReduce of 17 ncclFloat32, sum"
 scenario 2 messages "" \
     "rank 0 called ncclSend of 8 ncclFloat32 to rank 1, which called ncclRecv of 4 ncclFloat32 from it"
-scenario 2 late "late_rank=1:1000" \
+scenario 2 late "late_rank=1" \
     "NCCL's communicator was not made within 0.3 s: all 2 ranks came to open communicator nccl, and got no further"
 scenario 2 spans ""
 scenario 3 spans "nccl_profiler=6,slow_rank=1:2000"
