@@ -1,7 +1,7 @@
 # The script that checks real GPUs, tried on simulated ones with small shapes: every part runs, and what it prints is there.
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 code=0
-PTBENCH=$PTBENCH timeout 500 bash "$PTB_SOURCE/tests/gpu/run.sh" -o results -n 2 --tiny >out 2>err || code=$?
+PTBENCH=$PTBENCH timeout 1500 bash "$PTB_SOURCE/tests/gpu/run.sh" -o results -n 2 --tiny >out 2>err || code=$?
 [ "$code" = 0 ] || { fail "exit code $code"; cat out err; }
 has out "16 parts, 0 failures"
 for part in all-reduce-one-rank copies kernels-gpt2 kernels-llama attention-{wgmma,mma}-{64,128} kernels-moe step-gpt2-124m \
@@ -23,7 +23,7 @@ done
 
 # Only some parts, and one GPU: strategies of one rank.
 code=0
-PTBENCH=$PTBENCH timeout 300 bash "$PTB_SOURCE/tests/gpu/run.sh" -o some -n 1 --tiny --only strategies-f32 >out 2>err || code=$?
+PTBENCH=$PTBENCH timeout 1500 bash "$PTB_SOURCE/tests/gpu/run.sh" -o some -n 1 --tiny --only strategies-f32 >out 2>err || code=$?
 [ "$code" = 0 ] || { fail "exit code $code"; cat out err; }
 has out "1 parts, 0 failures"
 grep -qE "^strategies-f32-1 +passed +13 cases" out || fail "not every strategy ran with one rank"

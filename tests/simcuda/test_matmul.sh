@@ -9,7 +9,8 @@ for settings in "" lt_plain=1 lt_none=1; do
 done
 echo "algorithms chosen by time"
 PTBENCH_CUBLASLT_SEARCH=time PTB_TEST_DEVICE=cuda "$PTB_TESTBIN/unit_test_kernels_matmul" || failed=1
-PTBENCH_CUBLASLT_SEARCH=best PTB_TEST_DEVICE=cuda "$PTB_TESTBIN/unit_test_kernels_matmul" >/tmp/matmul.$$ 2>&1 && failed=1
-grep -q "PTBENCH_CUBLASLT_SEARCH=best: expected time" /tmp/matmul.$$ || failed=1
-rm -f /tmp/matmul.$$
+out=$(mktemp)
+PTBENCH_CUBLASLT_SEARCH=best PTB_TEST_DEVICE=cuda "$PTB_TESTBIN/unit_test_kernels_matmul" >"$out" 2>&1 && failed=1
+grep -q "PTBENCH_CUBLASLT_SEARCH=best: expected time" "$out" || failed=1
+rm -f "$out"
 exit $failed
