@@ -1,6 +1,7 @@
 // Reads the counters of links around a case and puts them beside what the algorithm implies.
 #include "bench/counters.h"
 
+#include "core/direct_links.h"
 #include "core/log.h"
 
 #include <math.h>
@@ -295,6 +296,49 @@ static void add_rails(const summary *s)
         add_rail(s, s->parts[0].rail[i].name);
 }
 
+static bool is_together(const part *a, const part *b)
+{
+    return a->host_number == b->host_number && a->implied.group == b->implied.group;
+}
+
+// The ranks of rank r's group on its host.
+static bool find_direct_of(const summary *s, int r, ptb_direct_links *direct, char *why)
+{
+    const ptb_link_capacity *capacities[PTB_DIRECT_GPUS_MAX + 1]; // one more tells that there are too many
+    int ranks[PTB_DIRECT_GPUS_MAX + 1], count = 0, rank = 0, of_first = 0;
+    for (int i = 0; i < s->ranks; i++) {
+        if (is_together(&s->parts[i], &s->parts[r]) && count <= PTB_DIRECT_GPUS_MAX) {
+            capacities[count] = &s->parts[i].capacity;
+            ranks[count++] = rank;
+        }
+        rank += s->parts[i].implied.group == s->parts[r].implied.group;
+        of_first += s->parts[i].implied.group == s->parts[0].implied.group;
+    }
+    if (rank != of_first) { // what rank 0 implies is not what they send
+        snprintf(why, PTB_TRAFFIC_TEXT, "unknown: the groups have different numbers of ranks");
+        return false;
+    }
+    return ptb_direct_links_of(capacities, ranks, count, direct, why);
+}
+
+// direct [ranks]: of each host and group. 0: all GPUs have switches or no NVLinks; negative: not known, with
+// the reason.
+static int find_direct(const summary *s, ptb_direct_links *direct, char *why)
+{
+    int count = 0;
+    bool has_any = false;
+    for (int r = 0; r < s->ranks; r++)
+        has_any |= ptb_has_direct_links(&s->parts[r].capacity);
+    for (int r = 0; r < s->ranks && has_any; r++) {
+        bool is_first = true;
+        for (int i = 0; i < r; i++)
+            is_first &= !is_together(&s->parts[i], &s->parts[r]);
+        if (is_first && !find_direct_of(s, r, &direct[count++], why))
+            return -1;
+    }
+    return count;
+}
+
 static void add_peak(const summary *s)
 {
     char how[PTB_TRAFFIC_TEXT];
@@ -313,7 +357,14 @@ static void add_peak(const summary *s)
     ptb_traffic implied = s->parts[0].implied;
     for (int r = 1; r < s->ranks; r++)
         implied.copy_gb_s = fmax(implied.copy_gb_s, s->parts[r].implied.copy_gb_s);
-    double peak = ptb_traffic_peak(&implied, &least, how);
+    ptb_direct_links *direct = calloc((size_t)s->ranks, sizeof *direct);
+    int directs = -1;
+    if (direct)
+        directs = implied.on_gpu ? find_direct(s, direct, how) : 0;
+    else
+        snprintf(how, sizeof how, "unknown: no memory to work it out");
+    double peak = directs < 0 ? NAN : ptb_traffic_peak(&implied, &least, direct, directs, how);
+    free(direct);
     ptb_params_set(s->facts, "expected_how", "%s", how);
     if (!isnan(peak))
         ptb_metrics_add(

@@ -83,7 +83,10 @@ bool ptb_coll_bench_moves(ptb_bench_run *run, ptb_traffic *t)
     double bytes = (double)coll->size_bytes(run->point->count, ptb_dtype_size(run->point->type), n);
     if (!coll->has_data || n == 1 || bytes <= 0 || run->iterations == 0)
         return false;
-    *t = (ptb_traffic){.bytes = bytes, .counted = bytes * coll->bus_factor(n), .on_gpu = is_on_gpu(run)};
+    *t = (ptb_traffic){.bytes = bytes,
+                       .counted = bytes * coll->bus_factor(n),
+                       .on_gpu = is_on_gpu(run),
+                       .group = run->plan.groups > 1 ? run->plan.colour : 0};
     if (ptb_coll_is_p2p(run->subject))
         messages(run, bytes, t);
     else

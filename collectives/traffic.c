@@ -64,6 +64,11 @@ static void ring(const ptb_traffic_call *call, const layout *l, ptb_traffic *t)
     t->gpu_most = is_spread ? edge * (l->most - 1) / l->most : l->most > 1 ? edge : 0;
     t->host_most = edge * of_one_host;
     t->slot_most = l->hosts > 1 ? t->host_most / (call->in_rank_order ? of_one_host : l->least) : 0;
+    t->near = !call->in_rank_order ? l->hosts > 1 ? PTB_NEAR_CHAINS : PTB_NEAR_RINGS
+              : is_rooted          ? PTB_NEAR_OTHER // one edge is left out
+                                   : PTB_NEAR_NEXT;
+    t->near_part = edge;
+    t->near_over = l->ranks;
     if (is_rooted && l->hosts > 1) {
         t->near_bytes = t->far_bytes = NAN;
         snprintf(t->how, sizeof t->how, "whether the edge that a rooted ring leaves out is between hosts");
@@ -95,6 +100,8 @@ static void tree(const ptb_traffic_call *call, const layout *l, ptb_traffic *t)
     share_edges(l, l->ranks - 1, l->hosts - 1, 2 * s, t);
     // Channels have chains that begin at different GPUs.
     t->gpu_most = 2 * s * (l->most - 1) / l->most;
+    t->near = PTB_NEAR_CHAINS;
+    t->near_part = 2 * s;
     t->host_most = tree_host_most(l->hosts, s);
     t->slot_most = t->host_most / l->least;
     snprintf(t->how, sizeof t->how, "tree: S up and S down over each of %d edges, %d between hosts",
@@ -149,6 +156,7 @@ static void nvls(const ptb_traffic_call *call, const layout *l, ptb_traffic *t)
     if (!nvls_is_known(call, l, t))
         return;
     nvls_near(call, l->most, t);
+    t->near = PTB_NEAR_SWITCH;
     t->far_bytes = t->host_most = t->slot_most = 0;
     snprintf(t->how, sizeof t->how, "nvls: each GPU sends %s to the switch",
              call->kind == PTB_ALL_REDUCE   ? "(n+1)/n S"
@@ -169,8 +177,13 @@ static void direct(const ptb_traffic_call *call, const layout *l, ptb_traffic *t
              call->kind == PTB_ALL_TO_ALL ? "each other"
              : call->kind == PTB_GATHER   ? "the root"
                                           : "each by the root");
+    t->near = PTB_NEAR_ROOT;
+    t->near_part = block;
+    t->near_from = call->kind == PTB_SCATTER ? call->root : -1;
+    t->near_to = call->kind == PTB_SCATTER ? -1 : call->root;
     switch (call->kind) {
     case PTB_ALL_TO_ALL:
+        t->near = PTB_NEAR_EACH;
         t->near_bytes = (g->local_size - 1) * block;
         t->far_bytes = (n - g->local_size) * block;
         t->gpu_most = (l->most - 1) * block;
@@ -234,6 +247,10 @@ void ptb_traffic_of_messages(const ptb_world *g, int senders, int over, double b
         }
         most = out > most ? out : most;
     }
+    t->near = senders == over ? PTB_NEAR_NEXT : PTB_NEAR_ONE; // from 0 to 1
+    t->near_part = bytes;
+    t->near_over = over;
+    t->near_to = 1;
     t->gpus = layout_of(g).least;
     t->host_most = most * bytes;
     t->slot_most = most ? bytes : 0;
@@ -250,6 +267,10 @@ void ptb_traffic_of_message(const ptb_world *w, int from, int to, double bytes, 
     t->gpu_most = is_far ? 0 : bytes;
     t->host_most = t->slot_most = is_far ? bytes : 0;
     t->near_rails_only = true;
+    t->near = PTB_NEAR_ONE;
+    t->near_part = bytes;
+    t->near_from = from;
+    t->near_to = to;
     snprintf(t->how, sizeof t->how, "one message: S");
 }
 

@@ -38,7 +38,10 @@ typedef struct {
     unsigned generation, generation_max, width, width_max; // of PCIe; 0: unknown
     unsigned links, switch_links;                          // active; of these towards a switch
     const char *link_version;
-    double link_bytes_s; // one direction, all links together
+    double link_bytes_s;                     // one direction, all links together
+    unsigned lost_links;                     // of which is not told where they lead
+    ptb_link_peer peers[PTB_LINK_PEERS_MAX]; // those that lead to GPUs
+    unsigned peer_count;
     bool is_lost, is_mig, has_ecc, has_persistence;
     unsigned long long ecc_uncorrected, throttle;
     unsigned sm_mhz, sm_mhz_max, memory_mhz_max, power_mw, power_limit_mw;
@@ -46,17 +49,49 @@ typedef struct {
     int numa_node;
 } gpu;
 
+// 0: it is none. NVML may give anything for what it cannot see.
+static uint64_t parse_address(const char *bus_id)
+{
+    unsigned domain, bus, device, function = 0;
+    if (sscanf(bus_id, "%8x:%4x:%4x.%4x", &domain, &bus, &device, &function) < 3)
+        return 0;
+    return (uint64_t)domain << 32 | bus << 16 | device << 8 | function;
+}
+
+// Where a link leads that leads to no switch.
+static void note_peer(const ptb_nvml *nvml, ptb_nvml_device device, unsigned link, gpu *g)
+{
+    ptb_nvml_pci pci = {.bus_id = ""};
+    uint64_t address = 0;
+    unsigned i = 0;
+    if (nvml->link_peer(device, link, &pci) == PTB_NVML_SUCCESS)
+        address = parse_address(pci.bus_id);
+    while (i < g->peer_count && g->peers[i].address != address)
+        i++;
+    if (!address || i == PTB_LINK_PEERS_MAX) {
+        g->lost_links++;
+        return;
+    }
+    g->peer_count = i == g->peer_count ? i + 1 : g->peer_count;
+    g->peers[i].address = address;
+    g->peers[i].links++;
+}
+
 static void read_links(const ptb_nvml *nvml, ptb_nvml_device device, gpu *g)
 {
     for (unsigned link = 0; link < PTB_NVML_LINKS_MAX; link++) {
-        int is_active = 0, peer = PTB_NVML_PEER_GPU;
+        int is_active = 0, peer;
         unsigned version = 0;
         unsigned long long mbytes_s = 0;
         if (nvml->link_state(device, link, &is_active) != PTB_NVML_SUCCESS || !is_active)
             continue;
         g->links++;
-        if (nvml->link_peer_type && nvml->link_peer_type(device, link, &peer) == PTB_NVML_SUCCESS)
-            g->switch_links += peer == PTB_NVML_PEER_SWITCH;
+        if (!nvml->link_peer_type || nvml->link_peer_type(device, link, &peer) != PTB_NVML_SUCCESS)
+            g->lost_links++;
+        else if (peer == PTB_NVML_PEER_SWITCH)
+            g->switch_links++;
+        else if (peer == PTB_NVML_PEER_GPU)
+            note_peer(nvml, device, link, g);
         if (nvml->link_version(device, link, &version) == PTB_NVML_SUCCESS &&
             version < sizeof link_versions / sizeof *link_versions)
             g->link_version = link_versions[version];
@@ -390,6 +425,11 @@ static void tell_capacity(const void *state, ptb_link_capacity *capacity)
     capacity->nvlinks = g->links;
     capacity->nvlink_gb_s = payload_gb_s(g->link_version);
     capacity->is_switched = g->links > 0 && g->switch_links == g->links;
+    capacity->address = parse_address(g->pci.bus_id);
+    memcpy(capacity->peers, g->peers, sizeof capacity->peers);
+    capacity->peer_count = g->peer_count;
+    capacity->switch_links = g->switch_links;
+    capacity->lost_links = g->lost_links;
     snprintf(capacity->nvlink_version, sizeof capacity->nvlink_version, "%s",
              g->link_version ? g->link_version : "");
     // Grace and its GPUs are joined by NVLink-C2C; the slot that NVML names is not the way.
@@ -415,6 +455,29 @@ static void find_links(nvlinks *n)
     }
 }
 
+// Where no link leads to a GPU that is seen here, as in a virtual machine with addresses of its own, the
+// addresses say nothing. Where some do, those of others are of GPUs that this container is not given.
+static void check_peers(nvlinks *n)
+{
+    unsigned count = 0, links = 0;
+    bool is_seen = false;
+    n->nvml.device_count(&count);
+    for (unsigned i = 0; i < count; i++) {
+        ptb_nvml_device device;
+        ptb_nvml_pci pci;
+        if (n->nvml.device(i, &device) != PTB_NVML_SUCCESS || n->nvml.pci(device, &pci) != PTB_NVML_SUCCESS)
+            continue;
+        for (unsigned p = 0; p < n->gpu.peer_count; p++)
+            is_seen |= n->gpu.peers[p].address == parse_address(pci.bus_id);
+    }
+    for (unsigned p = 0; p < n->gpu.peer_count; p++)
+        links += n->gpu.peers[p].links;
+    if (is_seen)
+        return;
+    n->gpu.lost_links += links;
+    n->gpu.peer_count = 0;
+}
+
 static ptb_status open_links(const char *gpu, bool nics, ptb_text *why, void **state)
 {
     (void)nics;
@@ -433,6 +496,7 @@ static ptb_status open_links(const char *gpu, bool nics, ptb_text *why, void **s
     }
     if (n->nvml.device_by_uuid(gpu, &n->device) == PTB_NVML_SUCCESS) {
         read_gpu(&n->nvml, n->device, &n->gpu);
+        check_peers(n);
         find_links(n);
     }
     if (n->gpu.links == 0)

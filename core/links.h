@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PTB_LINKS_MAX = 96 };
+enum { PTB_LINKS_MAX = 96, PTB_LINK_PEERS_MAX = 16 };
 
 typedef struct {
     char name[40];  // "nvlink3", "mlx5_0/1", "eth0"
@@ -34,12 +34,23 @@ typedef struct {
 
 typedef struct ptb_link_reader ptb_link_reader;
 
+// NVLinks that lead straight to another GPU.
+typedef struct {
+    uint64_t address; // of that GPU
+    unsigned links;   // up
+} ptb_link_peer;
+
 // What the links of one rank can carry in one direction. 0: there is none, or it is not known.
 typedef struct {
     unsigned nvlinks;       // up
     double nvlink_gb_s;     // of one, payload, GB/s
     char nvlink_version[8]; // "4.0"
     bool is_switched;       // all lead to an NVSwitch, so that each pair of GPUs has all of them
+    uint64_t address;       // of this rank's GPU on PCIe: domain << 32 | bus << 16 | device << 8 | function
+    ptb_link_peer peers[PTB_LINK_PEERS_MAX];
+    unsigned peer_count;
+    unsigned switch_links; // of the NVLinks, those that lead to a switch
+    unsigned lost_links;   // and those of which is not told where they lead
     unsigned pcie_generation, pcie_width;
     double pcie_gb_s;     // of the GPU's slot, after line coding
     unsigned near_rails;  // ports nearest to the GPU on PCIe

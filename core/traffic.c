@@ -1,6 +1,8 @@
 // The peak that the busiest link allows.
 #include "core/traffic.h"
 
+#include "core/direct_links.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -45,8 +47,7 @@ static bool consider_near(longest *l, const ptb_traffic *t, const ptb_link_capac
         return false;
     }
     if (c->nvlinks && !c->is_switched) {
-        snprintf(why, PTB_TRAFFIC_TEXT,
-                 "unknown: NVLinks without a switch, and which join which GPUs is not read");
+        snprintf(why, PTB_TRAFFIC_TEXT, "unknown: NVLinks that lead to no switch and to no GPU");
         return false;
     }
     if (c->nvlinks && c->nvlink_gb_s <= 0) {
@@ -64,6 +65,23 @@ static bool consider_near(longest *l, const ptb_traffic *t, const ptb_link_capac
         snprintf(link, sizeof link, "PCIe %u x%u of %.3g GB/s, no NVLink", c->pcie_generation, c->pcie_width,
                  c->pcie_gb_s);
         consider(l, t, "GPU", t->gpu_most, c->pcie_gb_s, link);
+    }
+    return true;
+}
+
+// The host that needs longest.
+static bool consider_direct(longest *l, const ptb_traffic *t, const ptb_link_capacity *c,
+                            const ptb_direct_links *direct, int directs, char *why)
+{
+    for (int i = 0; i < directs; i++) {
+        ptb_direct_time time;
+        if (!ptb_direct_links_time(&direct[i], t, c, &time, why))
+            return false;
+        l->is_bound |= time.is_bound;
+        if (time.s <= l->s)
+            continue;
+        l->s = time.s;
+        snprintf(l->how, sizeof l->how, "%s", time.how);
     }
     return true;
 }
@@ -107,7 +125,8 @@ static bool consider_slot(longest *l, const ptb_traffic *t, const ptb_link_capac
     return true;
 }
 
-double ptb_traffic_peak(const ptb_traffic *t, const ptb_link_capacity *c, char how[PTB_TRAFFIC_TEXT])
+double ptb_traffic_peak(const ptb_traffic *t, const ptb_link_capacity *c, const ptb_direct_links *direct,
+                        int directs, char how[PTB_TRAFFIC_TEXT])
 {
     longest l = {.is_bound = t->is_bound};
     if (*t->no_peak) {
@@ -120,7 +139,10 @@ double ptb_traffic_peak(const ptb_traffic *t, const ptb_link_capacity *c, char h
     }
     // What the ranks of a host move through its memory is no limit where all wait for the network.
     bool has_near = t->gpu_most > 0 && (t->on_gpu || t->host_most <= 0);
-    if (has_near && !consider_near(&l, t, c, how))
+    bool is_direct = has_near && t->on_gpu && directs > 0;
+    if (is_direct && !consider_direct(&l, t, c, direct, directs, how))
+        return NAN;
+    if (has_near && !is_direct && !consider_near(&l, t, c, how))
         return NAN;
     if (t->host_most > 0 && !consider_far(&l, t, c, how))
         return NAN;

@@ -96,9 +96,33 @@ unsigned long long link_kib(unsigned gpu, unsigned link, int direction)
     return sim_shared()->link_bytes[direction][gpu].load() / (links - has_dead) / 1024;
 }
 
+// The GPU that a link leads to, by "gpuN.peers = 1 1 2 3", one number a link; -1: not given.
+int peer_of(unsigned gpu, unsigned link)
+{
+    const std::string text = text_of(gpu, "peers", "");
+    const char *next = text.c_str();
+    char *end;
+    for (;; next = end, link--) {
+        const long peer = strtol(next, &end, 10);
+        if (end == next)
+            return -1;
+        if (link == 0)
+            return (int)peer;
+    }
+}
+
 bool has_link(ptb_nvml_device device, unsigned link)
 {
     return link < number_of(index_of(device), "nvlinks", 0);
+}
+void fill_pci(int gpu, ptb_nvml_pci *pci)
+{
+    char address[16];
+    sim_pci_bus_id(gpu, address);
+    memset(pci, 0, sizeof *pci);
+    snprintf(pci->legacy_bus_id, sizeof pci->legacy_bus_id, "%s", address);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "0000%s", address); // eight digits, as the real one
+    sscanf(address, "%x:%x:%x", &pci->domain, &pci->bus, &pci->device);
 }
 } // namespace
 
@@ -186,12 +210,7 @@ int nvmlDeviceGetMemoryInfo(ptb_nvml_device device, ptb_nvml_memory *memory)
 }
 int nvmlDeviceGetPciInfo_v3(ptb_nvml_device device, ptb_nvml_pci *pci)
 {
-    char address[16];
-    sim_pci_bus_id((int)index_of(device), address);
-    memset(pci, 0, sizeof *pci);
-    snprintf(pci->legacy_bus_id, sizeof pci->legacy_bus_id, "%s", address);
-    snprintf(pci->bus_id, sizeof pci->bus_id, "0000%s", address); // eight digits, as the real one
-    sscanf(address, "%x:%x:%x", &pci->domain, &pci->bus, &pci->device);
+    fill_pci((int)index_of(device), pci);
     return PTB_NVML_SUCCESS;
 }
 int nvmlDeviceGetCurrPcieLinkGeneration(ptb_nvml_device device, unsigned *generation)
@@ -221,9 +240,15 @@ int nvmlDeviceGetNvLinkVersion(ptb_nvml_device device, unsigned link, unsigned *
     return has_link(device, link) ? give_number(device, "nvlink_version", version)
                                   : (int)PTB_NVML_NOT_SUPPORTED;
 }
-int nvmlDeviceGetNvLinkRemotePciInfo_v2(ptb_nvml_device device, unsigned link, ptb_nvml_pci *)
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(ptb_nvml_device device, unsigned link, ptb_nvml_pci *pci)
 {
-    return has_link(device, link) ? (int)PTB_NVML_SUCCESS : (int)PTB_NVML_NOT_SUPPORTED;
+    const int peer = peer_of(index_of(device), link);
+    if (!has_link(device, link))
+        return PTB_NVML_NOT_SUPPORTED;
+    memset(pci, 0, sizeof *pci); // of a switch nothing is said
+    if (peer >= 0)
+        fill_pci(peer, pci);
+    return PTB_NVML_SUCCESS;
 }
 int nvmlDeviceGetNvLinkRemoteDeviceType(ptb_nvml_device device, unsigned link, int *type)
 {

@@ -108,6 +108,56 @@ near(metrics["nvlink_ratio"], 1, 0.01)
 assert facts["nvlinks"].startswith("35; "), facts
 '
 
+# ---- NVLinks from GPU to GPU, four between some two, one between others
+of_direct() {
+    PTB_SIM=devices=4,machine=$machines/direct.ini try 0 "$PTBENCH" run "$@" --np 4 -n 2 -w 1 --mode latency --db direct.db
+}
+of_direct all_reduce --comm nccl --algo ring,tree,nvls --bytes 4M --place out
+of_direct all_to_all --comm nccl --bytes 4M --place out
+of_direct all_gather --split div:2 --comm nccl --algo ring --bytes 4M --place out
+of_direct pairs --device cuda --paths send --pairs ring --bytes 4M
+what_is direct.db '
+def said(wanted, how, *words):
+    facts, metrics = of(*words)
+    near(metrics["expected"], wanted, 1e-9)
+    assert facts["expected_how"] == how, facts
+    near(metrics["nvlink_ratio"], 1, 0.01)
+said(100, "1.5 S over 4 rings of direct NVLinks 2.0, each 25 GB/s", "all_reduce", "algo=ring/")
+said(150, "2 S over 8 chains of direct NVLinks 2.0, each 25 GB/s", "all_reduce", "algo=tree/")
+said(75, "0.25 S between two GPUs over 1 direct NVLink 2.0 x 25 GB/s", "all_to_all/")
+said(100, "0.5 S over 4 rings of direct NVLinks 2.0, each 25 GB/s", "all_gather/")
+said(100, "1 S between two GPUs over 4 direct NVLinks 2.0 x 25 GB/s", "pairs/", "from=0/")
+said(25, "1 S between two GPUs over 1 direct NVLink 2.0 x 25 GB/s", "pairs/", "from=1/")
+facts, metrics = of("all_reduce", "algo=nvls/")
+assert "expected" not in metrics
+assert facts["expected_how"] == "unknown: it goes through an NVSwitch, which these GPUs do not have", facts
+'
+# Ranks 0 and 2, and with links that are down or lead where nobody knows.
+direct() { # MACHINE-LINE... : two ranks on GPUs 0 and 2
+    { cat "$machines/direct.ini"; printf '%s\n' "$@"; } >changed.ini
+    rm -f changed.db
+    CUDA_VISIBLE_DEVICES=0,2 PTB_SIM=devices=4,machine=$folder/changed.ini try 0 "$PTBENCH" run all_reduce --np 2 --comm nccl \
+        --algo ring --bytes 1M "${few[@]}" --db changed.db
+}
+direct "gpu0.peers = 2 1 2 1 2 3" "gpu2.peers = 3 3 0 0 0 1" "gpu2.dead_link = 3"
+what_is changed.db '
+facts, metrics = of("all_reduce")
+assert facts["expected_how"] == "1 S over 2 rings of direct NVLinks 2.0, each 25 GB/s", facts
+near(metrics["expected"], 50, 1e-9)
+'
+direct "gpu0.peers = 1 1 1 1 1 1" "gpu2.peers = 3 3 3 3 3 3"
+what_is changed.db '
+facts, metrics = of("all_reduce")
+assert facts["expected_how"] == "at most: 1 S from 1 to 1 GPUs over 0 NVLinks x 25, 1 slots x 15.8 GB/s", facts
+near(metrics["expected"], 15.754, 0.001)
+'
+direct "gpu0.peers = 9 9 9 9 9 9"
+what_is changed.db '
+facts, metrics = of("all_reduce")
+assert facts["expected_how"] == "unknown: where 6 of 6 NVLinks lead is not told by NVML", facts
+assert "expected" not in metrics
+'
+
 # ---- two hosts, a rail for each GPU
 hosts_up 2
 for h in h0 h1; do

@@ -21,7 +21,7 @@ says() { # words
 }
 
 # ---- sound machines
-for machine in nvswitch pcie rails; do
+for machine in nvswitch pcie rails direct; do
     rm -rf "$work/sys"
     "$PTB_SOURCE/tests/simcuda/make_sysfs.sh" "$machines/$machine.ini" "$work/sys" || fail "$machine: no /sys"
     gpus=$(sed -n 's/^sysfs.gpus = //p' "$machines/$machine.ini")
@@ -37,6 +37,8 @@ done
 ask "$machines/nvswitch.ini" 8
 says "18 NVLinks 4.0 (NVSwitch), 478 GB/s each way"
 says "ok       nccl"
+ask "$machines/direct.ini" 4
+says "6 NVLinks 2.0 (direct), 155 GB/s each way"
 
 python3 - "$work" <<'PYTHON' || fail "what is stored"
 import json, sys
@@ -46,7 +48,8 @@ def read(name):
     host = (json.loads(hosts) if isinstance(hosts, str) else hosts)[0]
     return run, host
 prints = set()
-for name, gpus, nics, kind in (("nvswitch", 8, 8, "InfiniBand"), ("pcie", 4, 1, "Ethernet"), ("rails", 8, 8, "RoCE")):
+for name, gpus, nics, kind in (("nvswitch", 8, 8, "InfiniBand"), ("pcie", 4, 1, "Ethernet"), ("rails", 8, 8, "RoCE"),
+                               ("direct", 4, 1, "InfiniBand")):
     run, host = read(name)
     prints.add(host["fingerprint"])
     assert host["gpus"]["simulated"] is True
@@ -57,10 +60,12 @@ for name, gpus, nics, kind in (("nvswitch", 8, 8, "InfiniBand"), ("pcie", 4, 1, 
         distances = list(gpu["nics"].values())
         if name == "pcie":
             assert distances == ["NODE" if i < 2 else "SYS"], (i, distances)
+        elif name == "direct":
+            assert distances == ["PIX" if i == 0 else "NODE" if i == 1 else "SYS"], (i, distances)
         else: # a rail of its own in the same switch, half of the others on the same node
             wanted = ["PIX" if r == i else "NODE" if r // 4 == i // 4 else "SYS" for r in range(8)]
             assert distances == wanted, (name, i, distances)
-assert len(prints) == 3, "machines with other GPUs have other fingerprints"
+assert len(prints) == 4, "machines with other GPUs have other fingerprints"
 PYTHON
 
 # ---- faults, one machine file each

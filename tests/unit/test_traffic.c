@@ -1,6 +1,7 @@
 // What algorithms send over links, against sums over a graph of edges, and the peaks that follow, against
 // figures worked out by hand.
 #include "collectives/traffic.h"
+#include "core/direct_links.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -82,7 +83,7 @@ static void assert_peak(const outcome *o, double factor, const ptb_link_capacity
     char said[PTB_TRAFFIC_TEXT];
     ptb_traffic t = o->of[0];
     t.counted = factor * size;
-    double peak = ptb_traffic_peak(&t, capacity, said);
+    double peak = ptb_traffic_peak(&t, capacity, NULL, 0, said);
     assert_string_equal(said, how);
     if (isnan(wanted))
         assert_true(isnan(peak));
@@ -258,8 +259,7 @@ static void test_limits(void **state)
     assert_peak(&far, 1, &c, NAN, "unknown: no network card was found");
     c = dgx;
     c.is_switched = false;
-    assert_peak(&ring, 1.5, &c, NAN,
-                "unknown: NVLinks without a switch, and which join which GPUs is not read");
+    assert_peak(&ring, 1.5, &c, NAN, "unknown: NVLinks that lead to no switch and to no GPU");
     c = dgx;
     c.nvlink_gb_s = 0;
     assert_peak(&ring, 1.5, &c, NAN, "unknown: the rate of NVLink 4.0 is not known");
@@ -289,12 +289,86 @@ static void test_messages(void **state)
     assert_near(t.host_most, size);
     ptb_traffic_of_messages(&world, 1, 2, size, &t); // rank 0 to rank 1, and this is rank 3
     assert_near(t.near_bytes + t.far_bytes, 0);
-    assert_near(ptb_traffic_peak(&t, &dgx, how), 450);
+    assert_near(ptb_traffic_peak(&t, &dgx, NULL, 0, how), 450);
     t = (ptb_traffic){.on_gpu = true, .counted = size};
     ptb_traffic_of_message(&world, 3, 1, size, &t);
     assert_near(t.far_bytes, size);
-    assert_near(ptb_traffic_peak(&t, &dgx, how), 50);
+    assert_near(ptb_traffic_peak(&t, &dgx, NULL, 0, how), 50);
     assert_string_equal(how, "a host moves 1 S over 1 rail x 400 Gb/s");
+}
+
+// NVLinks without a switch: each algorithm over what joins the GPUs (core/direct_links.h).
+static void test_direct(void **state)
+{
+    (void)state;
+    static const struct {
+        ptb_coll_kind kind;
+        const char *algorithm;
+        int hosts;
+        bool in_rank_order;
+        double factor, wanted;
+        const char *how;
+    } cases[] = {
+        {PTB_ALL_REDUCE, "ring", 1, false, 1.5, 100,
+         "1.5 S over 4 rings of direct NVLinks 2.0, each 25 GB/s"},
+        {PTB_BROADCAST, "ring", 1, false, 1, 100, "1 S over 4 rings of direct NVLinks 2.0, each 25 GB/s"},
+        {PTB_BROADCAST, "ring", 1, true, 1, 165.75,
+         "at most: a GPU moves 1 S over 6 NVLinks x 25 and a slot of 15.8 GB/s"},
+        {PTB_ALL_REDUCE, "ring", 1, true, 1.5, 25,
+         "1.5 S between two GPUs over 1 direct NVLink 2.0 x 25 GB/s"},
+        {PTB_ALL_REDUCE, "tree", 1, false, 1.5, 150, "2 S over 8 chains of direct NVLinks 2.0, each 25 GB/s"},
+        {PTB_ALL_TO_ALL, "direct", 1, false, 0.75, 75,
+         "0.25 S between two GPUs over 1 direct NVLink 2.0 x 25 GB/s"},
+        {PTB_GATHER, "direct", 1, false, 0.75, 75,
+         "0.25 S between two GPUs over 1 direct NVLink 2.0 x 25 GB/s"},
+        {PTB_SCATTER, "direct", 1, false, 0.75, 75,
+         "0.25 S between two GPUs over 1 direct NVLink 2.0 x 25 GB/s"},
+        {PTB_ALL_REDUCE, "nvls", 1, false, 1.5, NAN,
+         "unknown: it goes through an NVSwitch, which these GPUs do not have"},
+        // Chains within hosts; then the network is what limits.
+        {PTB_ALL_REDUCE, "ring", 2, false, 1.75, 200,
+         "1.75 S over 8 chains of direct NVLinks 2.0, each 25 GB/s"},
+        {PTB_ALL_TO_ALL, "direct", 2, false, 0.875, 175,
+         "0.125 S between two GPUs over 1 direct NVLink 2.0 x 25 GB/s"},
+    };
+    ptb_direct_links links[2] = {{.count = 4, .rank = {0, 1, 2, 3}}, {.count = 4, .rank = {4, 5, 6, 7}}};
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++)
+            links[0].links[i][j] = links[1].links[i][j] = i == j ? 0 : i / 2 == j / 2 ? 4 : 1;
+    ptb_link_capacity c = dgx;
+    c.nvlinks = 6;
+    snprintf(c.nvlink_version, sizeof c.nvlink_version, "2.0");
+    c.is_switched = false;
+    c.pcie_gb_s = 15.75;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char how[PTB_TRAFFIC_TEXT];
+        outcome o =
+            all_ranks(cases[i].kind, cases[i].algorithm, 4, cases[i].hosts, false, cases[i].in_rank_order);
+        o.of[0].counted = cases[i].factor * size;
+        o.of[0].slot_most = 0; // of the slots, which are slower, test_limits
+        c.near_gbits_s = c.rail_gbits_s = 12800;
+        double peak = ptb_traffic_peak(&o.of[0], &c, links, cases[i].hosts, how);
+        assert_string_equal(how, cases[i].how);
+        assert_true(isnan(cases[i].wanted) ? isnan(peak) : fabs(peak - cases[i].wanted) < 1e-6);
+        if (cases[i].hosts == 1)
+            continue;
+        c.near_gbits_s = c.rail_gbits_s = 100;
+        ptb_traffic_peak(&o.of[0], &c, links, 2, how);
+        assert_non_null(strstr(how, "a host moves"));
+    }
+    // A host whose GPUs are not joined holds up all.
+    char how[PTB_TRAFFIC_TEXT];
+    outcome o = all_ranks(PTB_ALL_REDUCE, "ring", 4, 2, false, false);
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) {
+            links[0].links[i][j] = i != j ? 4 : 0;
+            links[1].links[i][j] = i != j && i / 2 == j / 2 ? 4 : 0;
+        }
+    o.of[0].counted = 1.75 * size;
+    o.of[0].slot_most = 0;
+    c.near_gbits_s = c.rail_gbits_s = 12800;
+    assert_near(ptb_traffic_peak(&o.of[0], &c, links, 2, how), 63);
+    assert_string_equal(how, "at most: 0.875 S from 2 to 2 GPUs over 0 NVLinks x 25, 2 slots x 15.8 GB/s");
 }
 
 static void test_algorithm(void **state)
@@ -354,7 +428,8 @@ int main(void)
         cmocka_unit_test(test_one_host),        cmocka_unit_test(test_two_hosts),
         cmocka_unit_test(test_tree_over_hosts), cmocka_unit_test(test_nvls),
         cmocka_unit_test(test_limits),          cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_algorithm),       cmocka_unit_test(test_least),
+        cmocka_unit_test(test_direct),          cmocka_unit_test(test_algorithm),
+        cmocka_unit_test(test_least),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
