@@ -152,16 +152,28 @@ static inline const char *ptb_sim_operand(uint64_t descriptor, unsigned offset)
     return (const char *)(address ^ (address >> 7 & 7) << 4);
 }
 
-// Element (row or column of the product, depth) of an operand.
-template <typename T> float ptb_sim_element(uint64_t descriptor, bool trans, unsigned row, unsigned k)
+// Eight elements of an operand that lie side by side.
+template <typename T> void ptb_sim_elements(uint64_t descriptor, unsigned offset, float *to, unsigned step)
+{
+    T values[8];
+    memcpy(values, ptb_sim_operand(descriptor, offset), sizeof values);
+    for (unsigned i = 0; i < 8; i++)
+        to[i * step] = (float)values[i];
+}
+
+// Rows (or columns) of an operand, 8 at a time from the one given on, to [depth][columns].
+template <typename T, bool TRANS>
+void ptb_sim_rows(uint64_t descriptor, unsigned first, float *to, unsigned columns)
 {
     unsigned leading = (unsigned)(descriptor >> 16 & 0x3fff) * 16,
              stride = (unsigned)(descriptor >> 32 & 0x3fff) * 16;
-    unsigned offset = trans ? row / 64 * leading + row % 64 * 2 + k / 8 * stride + k % 8 * 128
-                            : row / 8 * stride + row % 8 * 128 + k * 2;
-    T value;
-    memcpy(&value, ptb_sim_operand(descriptor, offset), sizeof value);
-    return (float)value;
+    for (unsigned k = 0; TRANS && k < 16; k++)
+        ptb_sim_elements<T>(descriptor, first / 64 * leading + first % 64 * 2 + k / 8 * stride + k % 8 * 128,
+                            to + k * columns, 1);
+    for (unsigned row = first; !TRANS && row < first + 8; row++)
+        for (unsigned k = 0; k < 16; k += 8)
+            ptb_sim_elements<T>(descriptor, row / 8 * stride + row % 8 * 128 + k * 2,
+                                to + k * columns + (row - first), columns);
 }
 
 // The product of a warp's rows as it was asked for: read and computed when it is waited for and not before.
@@ -196,25 +208,26 @@ __attribute__((no_sanitize("thread"))) inline ptb_sim_products *ptb_sim_warp_pro
 
 template <typename T, bool TRANS> void ptb_sim_compute(const ptb_sim_product &p)
 {
-    float a[16][16], b[64][16];
+    float a[16][16], b[16][64]; // [depth][row], [depth][column]
     for (unsigned lane = 0; p.registers[0] && lane < 32; lane++)
         for (unsigned i = 0; i < 4; i++) {
             float2 pair = ptb_unpair(p.registers[lane][i], T());
             unsigned row = lane / 4 + i % 2 * 8, k = lane % 4 * 2 + i / 2 * 8;
-            a[row][k] = pair.x, a[row][k + 1] = pair.y;
+            a[k][row] = pair.x, a[k + 1][row] = pair.y;
         }
-    for (unsigned k = 0; k < 16; k++) {
-        for (unsigned row = 0; !p.registers[0] && row < 16; row++)
-            a[row][k] = ptb_sim_element<T>(p.a, false, p.warp % 4 * 16 + row, k);
-        for (unsigned column = 0; column < 64; column++)
-            b[column][k] = ptb_sim_element<T>(p.b, TRANS, column, k);
-    }
+    for (unsigned row = 0; !p.registers[0] && row < 16; row += 8)
+        ptb_sim_rows<T, false>(p.a, p.warp % 4 * 16 + row, &a[0][row], 16);
+    for (unsigned column = 0; column < 64; column += 8)
+        ptb_sim_rows<T, TRANS>(p.b, column, &b[0][column], 64);
+    float sums[16][64] = {};
+    for (unsigned row = 0; row < 16; row++)
+        for (unsigned k = 0; k < 16; k++)
+            for (unsigned column = 0; column < 64; column++)
+                sums[row][column] += a[k][row] * b[k][column];
     for (unsigned lane = 0; lane < 32; lane++)
         for (unsigned i = 0; i < 32; i++) {
-            const float *left = a[lane / 4 + i % 4 / 2 * 8], *right = b[i / 4 * 8 + lane % 4 * 2 + i % 2];
-            float *d = &p.d[lane][i / 4][i % 4], sum = 0;
-            for (unsigned k = 0; k < 16; k++)
-                sum += left[k] * right[k];
+            float *d = &p.d[lane][i / 4][i % 4],
+                  sum = sums[lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2];
             *d = p.add ? *d + sum : sum;
         }
 }
