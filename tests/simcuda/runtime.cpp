@@ -179,7 +179,7 @@ int sim_current_device(void)
     return current_device;
 }
 
-cudaError_t sim_begin_call(void)
+static cudaError_t begin_call(bool counts)
 {
     static const uint64_t lost_at = sim_fault("lost");
     if (!owner.load()) {
@@ -189,9 +189,19 @@ cudaError_t sim_begin_call(void)
     }
     if (owner.load() != getpid()) // CUDA does not survive a fork either
         return sim_give(cudaErrorInitializationError);
-    if (calls.fetch_add(1) + 1 == lost_at)
+    if (counts && calls.fetch_add(1) + 1 == lost_at)
         sim_set_error(cudaErrorUnknown);
     return sim_give((cudaError_t)sim_shared()->error.load());
+}
+
+cudaError_t sim_begin_call(void)
+{
+    return begin_call(true);
+}
+
+cudaError_t sim_begin_query(void)
+{
+    return begin_call(false);
 }
 
 void sim_look_after_device(void)

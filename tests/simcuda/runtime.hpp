@@ -15,6 +15,8 @@
 // Every call that uses the device begins with it: starts the device process, counts the call, gives the error
 // that the device has ended with.
 cudaError_t sim_begin_call(void);
+// The same for calls whose number depends on time: they are not counted.
+cudaError_t sim_begin_query(void);
 #define SIM_BEGIN()                                                                                          \
     do {                                                                                                     \
         const cudaError_t sim_error = sim_begin_call();                                                      \

@@ -14,8 +14,9 @@
 // Of the process of one rank only with rank=R (OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID):
 //   oom=N         the N-th allocation fails            launch=N      the N-th kernel fails, later, as it does
 //   hang=N        the N-th piece of work never ends                  on hardware
-//   ecc=N         the N-th piece of work meets an      lost=N        the device is gone from the N-th call on
-//                 uncorrectable ECC error
+//   ecc=N         the N-th piece of work meets an      lost=N        the device is gone from the N-th call
+//   on;
+//                 uncorrectable ECC error                            queries, as many as time has it, aside
 #ifndef PTB_SIMCUDA_SIM_HPP
 #define PTB_SIMCUDA_SIM_HPP
 

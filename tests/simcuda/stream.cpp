@@ -256,7 +256,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
-    SIM_BEGIN();
+    const cudaError_t ended = sim_begin_query();
+    if (ended)
+        return ended;
     CUstream_st *on = sim_stream(stream);
     if (!on)
         return sim_give(cudaErrorInvalidResourceHandle);
@@ -399,7 +401,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    SIM_BEGIN();
+    const cudaError_t ended = sim_begin_query();
+    if (ended)
+        return ended;
     if (!event || event->capture)
         return sim_give(event ? cudaErrorCapturedEvent : cudaErrorInvalidResourceHandle);
     sim_look_after_device();
