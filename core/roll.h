@@ -95,7 +95,7 @@ static inline void ptb_account_message(ptb_account *account, const ptb_roll_what
 
 // Asks all members how far they have come and appends one sentence: which did not come to the last call that
 // anybody has entered, with host, process, place and how far they came; or, unless only_missing, that all
-// have. One of the ranks that ask says it, the others that it does. Takes at most four seconds. Any thread
+// have. One of the ranks that ask says it, the others that it does. Takes at most seven seconds. Any thread
 // may call it; false when nothing was appended, as for a NULL account.
 bool ptb_account_explain(ptb_account *account, bool only_missing, ptb_text *said);
 // The same for the account that this rank has entered last, or where all have come to that, for another one

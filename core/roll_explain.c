@@ -240,10 +240,11 @@ static int choose_teller(const inquiry *q)
     return teller;
 }
 
-// Somebody else tells. It must not be ended by what this rank does next before it has.
+// Somebody else tells, who may have begun to ask just now. It must not be ended by what this rank does next
+// before it has, nor where its process stands still for a second.
 static void leave_it_to(int teller, ptb_text *said)
 {
-    const struct timespec patience = {.tv_sec = 1, .tv_nsec = 900000000};
+    const struct timespec patience = {.tv_sec = 2, .tv_nsec = 900000000};
     ptb_text_printf(said, "rank %d says which ranks are missing", teller);
     nanosleep(&patience, NULL);
 }
