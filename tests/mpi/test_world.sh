@@ -2,12 +2,16 @@
 # launcher whose processes do not find each other.
 # ctest: waits 20
 set -u
+. "$PTB_SOURCE/tests/mpi/shm_names.sh"
 helper=$PTB_TESTBIN/mpi_helper_world
 run() {
     n=$1
     shift
-    timeout 60 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -np "$n" "$@" 2>&1
+    timeout 300 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -np "$n" "$@" 2>&1
 }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export OMPI_MCA_orte_tmpdir_base=$work # as in run_common.sh
 fail() {
     echo "FAILED: $*"
     exit 1
@@ -15,13 +19,15 @@ fail() {
 export ASAN_OPTIONS=detect_leaks=0
 
 for n in 1 2 3 4 5 8; do
-    out=$(run $n "$helper" all) || fail "$n ranks: $out"
+    out=$(run $n "${noting[@]}" "$helper" all) || fail "$n ranks: $out"
     case $out in *"world of $n: good"*) ;; *) fail "$n ranks said: $out" ;; esac
-    echo "$out"
+    nothing_left "$out"
+    echo "world of $n: good"
 done
 
 # Ranks bound to one core of their own are not oversubscribed; all bound to the same core are.
-out=$(run 4 taskset -c 0 "$helper" open) || fail "open: $out"
+core=$(taskset -pc $$ | sed -E 's/.*: ([0-9]+).*/\1/')
+out=$(run 4 taskset -c "$core" "$helper" open) || fail "open: $out"
 case $out in *"oversubscribed 0"*) fail "4 ranks on one core: $out" ;; esac
 [ "$(echo "$out" | grep -c 'oversubscribed 1')" = 4 ] || fail "4 ranks on one core: $out"
 out=$(run 1 "$helper" open)
@@ -48,8 +54,8 @@ for interface in "" "PMI_RANK=RANK PMI_SIZE=2 PMI_FD=9"; do
 done
 
 # A peer that is killed while rank 0 waits for it. mpirun ends the job; started without that, rank 0 notices.
-out=$(timeout 60 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
-    --enable-recovery -np 2 "$helper" wait 2>&1)
+out=$(timeout 180 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
+    --enable-recovery -np 2 "${noting[@]}" "$helper" wait 2>&1)
 case $out in *"rank 1 (process "*") has ended"*"start returned LOST"*) ;; *) fail "a dead peer: $out" ;; esac
-ls /dev/shm | grep -q '^ptbench-' && fail "left in /dev/shm: $(ls /dev/shm)"
+nothing_left "$out"
 echo "all good"
