@@ -7,6 +7,7 @@ set -u
 helper=$PTB_TESTBIN/mpi_helper_step
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+export OMPI_MCA_orte_tmpdir_base=$work # as in run_common.sh
 export ASAN_OPTIONS=detect_leaks=0
 device=${PTB_TEST_DEVICE:-host}
 small="--device $device --deterministic --layers 2 --hidden 32 --heads 2 --sequence 16 --vocab 64 --bucket 16K --lr 0.003"
@@ -21,7 +22,7 @@ fail() {
 run() {
     name=$1 ranks=$2
     shift 2
-    timeout 120 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -np "$ranks" \
+    timeout 300 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -np "$ranks" \
         "$helper" "$@" >"$work/$name" 2>&1
 }
 value() { # value NAME KIND KEY
@@ -128,12 +129,13 @@ awk '$1 == "metric" { v[$2] = $3 }
            r = v["mfu"] / (100 * v["flops_per_s"] / v["matmul_peak"]); exit !(r > 0.9999 && r < 1.0001) }' "$work/ranks2" ||
     fail "mfu is not flops_per_s / matmul_peak: $(cat "$work/ranks2")"
 
-# The parts of a step sum to it, and its mean is about what the helper's clock says. Spans of other devices come from a profiler.
+# The parts of a step sum to it, and it takes nearly all of the time by the helper's clock, and no more. Spans of other devices
+# come from a profiler.
 if [ $device = host ]; then
     awk '$1 == "metric" { v[$2] = $3 }
          END { sum = v["forward"] + v["backward"] + v["optimizer"] + v["exposed_comm"] + v["input"] + v["other"] + v["imbalance"]
                if (sum < 0.99999 * v["step"] || sum > 1.00001 * v["step"] || v["imbalance"] < -1e-6) exit 1
-               exit !(sum > 0.3 * v["mean_step"] && sum < 3 * v["mean_step"]) }' "$work/ranks2" ||
+               exit !(sum > 0.5 * v["middle_step"] && sum < 1.00001 * v["middle_step"]) }' "$work/ranks2" ||
         fail "parts do not add up: $(cat "$work/ranks2")"
 fi
 
