@@ -5,9 +5,9 @@
 # ctest: many starts
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 
-# Processes of this test's ranks: they carry the name of its database and work in its folder. Another test that runs at
-# the same time may use the same name.
-ranks_of() { # DATABASE
+# Processes of a run of this test, which are its ranks, mpirun and the one that started it: they carry the name of its
+# database and work in this folder. Another test that runs at the same time may use the same name.
+processes_of() { # DATABASE
     local found=1 p
     for p in $(pgrep -f -- "ptbench run .*--db $1( |\$)"); do
         [ "$(readlink "/proc/$p/cwd")" = "$folder" ] && echo "$p" && found=0
@@ -15,17 +15,35 @@ ranks_of() { # DATABASE
     return $found
 }
 
-# Starts a run of many cases in the background (its process id in $job). A shell starts those with SIGINT ignored.
+# Its rank 1.
+rank_1_of() { # DATABASE
+    local p
+    for p in $(processes_of "$1"); do
+        grep -qsz '^OMPI_COMM_WORLD_RANK=1$' "/proc/$p/environ" && echo "$p"
+    done
+}
+
+# Starts a run of 36 cases in the background (its process id in $job). A shell starts those with SIGINT ignored. With more
+# samples wanted than there is time for, a case ends after ten times --max-time, whatever the clock resolves; all take 10 s.
 begin_long() { # DATABASE [OPTION...]
-    env --default-signal=INT "$PTBENCH" run all_reduce --np 2 --comm host --algo direct -b 8 -e 1M --ci 0.0001% \
-        --max-iters 100000000 --max-time 250ms --mode latency --db "$@" >out 2>err &
+    env --default-signal=INT "$PTBENCH" run all_reduce --np 2 --comm host --algo direct -b 8 -e 1M --min-iters 2000000 \
+        --max-iters 2000000 --max-time 25ms --mode latency --db "$@" >out 2>err &
     job=$!
+}
+
+# Until the shell that $job begins as, which ignores SIGINT, has become the program.
+wait_for_program() {
+    for _ in $(seq 6000); do
+        [[ $(tr '\0' ' ' <"/proc/$job/cmdline") == "$PTBENCH run "* ]] && return
+        sleep 0.01
+    done
+    fail "the program does not start"
 }
 
 # And waits until some cases are stored.
 start_long() { # DATABASE [OPTION...]
     begin_long "$@"
-    for _ in $(seq 600); do
+    for _ in $(seq 1200); do
         grep -q '^\[2/' err && return
         sleep 0.1
     done
@@ -44,16 +62,18 @@ wait_for_job() { # SECONDS
     kill -9 $job
 }
 
+# All of them end, and not because all is measured.
 no_orphans() { # DATABASE
-    for _ in $(seq 50); do
-        ranks_of "$1" >/dev/null || return 0
-        sleep 0.1
+    for _ in $(seq 600); do
+        processes_of "$1" >/dev/null && sleep 0.1 && continue
+        [ ! -e "$1" ] || [ "$(cases "$1")" -lt 36 ] || fail "the ranks have gone on to the end"
+        return
     done
-    fail "orphans: $(ranks_of "$1" | tr '\n' ' ')"
-    ranks_of "$1" | xargs -r kill -9
+    fail "orphans: $(processes_of "$1" | tr '\n' ' ')"
+    processes_of "$1" | xargs -r kill -9
 }
 
-cases() { "$PTBENCH" runs --db "$1" | awk 'END { print $7 }'; }
+cases() { "$PTBENCH" runs --db "$1" | awk 'END { print $7 + 0 }'; }
 state() { "$PTBENCH" runs --db "$1" | awk 'END { print $4 }'; }
 
 # What is wrong with a request is found by all ranks at once; whichever ends first, the code is that of the request.
@@ -64,7 +84,7 @@ done
 # Ctrl-C: the first one stops by agreement and says how to go on.
 start_long stop.db
 kill -INT $job
-wait_for_job 20
+wait_for_job 60
 [ "$code" = 5 ] || { fail "exit code $code after an interrupt"; cat err; }
 has err "ptbench run --resume"
 [ "$(state stop.db)" = interrupted ] || fail "state $(state stop.db)"
@@ -84,9 +104,10 @@ try 2 "$PTBENCH" run all_reduce --resume last --db stop.db
 # Ctrl-C while mpirun starts, when the ranks are not there yet, is not forgotten.
 for delay in 0.05 0.1 0.2; do
     begin_long early.db
+    wait_for_program
     sleep $delay
     kill -INT $job
-    wait_for_job 20
+    wait_for_job 60
     # 130: before anything was started
     [ "$code" = 5 ] || [ "$code" = 130 ] || { fail "exit code $code after an interrupt at $delay s"; cat err; }
     no_orphans early.db
@@ -94,9 +115,9 @@ done
 
 # A rank that is killed: the others stop, exit code 5, what is finished stays.
 start_long killed.db
-victim=$(ranks_of killed.db | tail -1)
+victim=$(rank_1_of killed.db)
 kill -KILL "$victim"
-wait_for_job 30
+wait_for_job 60
 [ "$code" = 5 ] || { fail "exit code $code after SIGKILL of a rank"; cat err; }
 has err "signal 9"
 has err "ptbench run --resume"
@@ -105,10 +126,10 @@ has err "ptbench run --resume"
 no_orphans killed.db
 
 # A rank that is stopped makes no progress: the watch ends the job.
-start_long hang.db --timeout 2s
-stopped=$(ranks_of hang.db | tail -1)
+start_long hang.db --timeout 5s
+stopped=$(rank_1_of hang.db)
 kill -STOP "$stopped"
-wait_for_job 50
+wait_for_job 90
 [ "$code" = 5 ] || { fail "exit code $code after SIGSTOP of a rank"; cat err; }
 has err "no progress for"
 has err "1 of 2 ranks did not come to call "
@@ -126,7 +147,7 @@ ls temporary | grep ptbench && fail "a file stays behind"
 # A database that is deleted during the run: everything is saved, also what was stored before.
 start_long gone.db
 rm -f gone.db gone.db-wal gone.db-shm
-wait_for_job 60
+wait_for_job 120
 [ "$code" = 6 ] || { fail "exit code $code after the database was deleted"; cat err; }
 has err "deleted or replaced"
 try 0 "$PTBENCH" import --db found.db gone-spill-*.db
