@@ -1,6 +1,6 @@
 # Hosts for tests on one machine: each is a network namespace on a common bridge with a name of its own, and mpirun reaches
 # them through a launch agent that behaves as ssh does (an empty environment, the home folder, a shell). Sourced after
-# run_common.sh; names carry the process number, so that tests may run at the same time. Nothing is made outside the
+# run_common.sh; names carry that of the test's folder, so that tests may run at the same time. Nothing is made outside the
 # namespaces, so deleting them deletes everything.
 #
 #   hosts_up N              makes h0 .. h(N-1), or ends the test with 77 and the reason; with IPv6 alone after hosts_family=6
@@ -11,7 +11,7 @@
 hosts_subnet=10.77.0.0/24
 hosts_family=4
 hosts_count=0
-hosts_prefix=ptb-$$
+hosts_prefix=ptb-${folder##*-}
 
 hosts_skip() {
     echo "skipped: several hosts cannot be made here: $*"
@@ -76,7 +76,8 @@ hosts_up() { # N
     command -v unshare >/dev/null || hosts_skip "no unshare (package util-linux)"
     trap 'hosts_down; rm -rf "$folder"' EXIT
     trap 'exit 1' HUP INT TERM
-    ip netns add "$hosts_prefix-switch" 2>"$folder/reason" || hosts_skip "$(cat "$folder/reason")"
+    # The first of a machine mounts a folder for all; two at once would do it upon each other.
+    flock /run ip netns add "$hosts_prefix-switch" 2>"$folder/reason" || hosts_skip "$(cat "$folder/reason")"
     ip -n "$hosts_prefix-switch" link add br0 type bridge 2>"$folder/reason" &&
         ip -n "$hosts_prefix-switch" link set br0 up || hosts_skip "no bridge: $(cat "$folder/reason")"
     for ((i = 0; i < $1; i++)); do
