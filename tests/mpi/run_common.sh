@@ -6,6 +6,8 @@ export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy
 folder=$(mktemp -d "${TMPDIR:-/tmp}/ptbench-test-XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
+# Jobs of other tests that end would remove the folder for all of the user's in /tmp, and this one's may be about to use it.
+export OMPI_MCA_orte_tmpdir_base=$folder
 failures=0
 
 fail() {
@@ -17,7 +19,7 @@ fail() {
 try() {
     local wanted=$1 code=0
     shift
-    timeout $([ -n "${PTB_SANITIZE:-}" ] && echo 600 || echo 120) "$@" >out 2>err || code=$?
+    timeout $([ -n "${PTB_SANITIZE:-}" ] && echo 600 || echo 300) "$@" >out 2>err || code=$?
     if [ "$code" != "$wanted" ]; then
         fail "exit code $code instead of $wanted: $*"
         sed 's/^/    out: /' out | head -20

@@ -7,8 +7,11 @@ export ASAN_OPTIONS=detect_leaks=0
 run() {
     n=$1
     shift
-    timeout 120 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -np "$n" "$@" 2>&1
+    timeout 300 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -np "$n" "$@" 2>&1
 }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export OMPI_MCA_orte_tmpdir_base=$work # as in run_common.sh
 fail() {
     echo "FAILED: $*"
     exit 1

@@ -12,7 +12,7 @@ small=(--layers 1 --hidden 32 --heads 2 --sequence 16 --batch 4 --peak 1e11)
 run() {
     local name=$1 ranks=$2
     shift 2
-    timeout 120 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -np "$ranks" \
+    timeout 300 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -np "$ranks" \
         "$helper" "${small[@]}" "$@" >"$name" 2>&1
 }
 # Largest relative difference of the losses of two runs; "bad" unless both have 20 finite ones.

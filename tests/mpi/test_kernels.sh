@@ -13,7 +13,7 @@ has out "kernels of tiny with hidden 64, heads 4, sequence 32, 64 rows, 1 thread
 awk '/^kernel +layer/ { inside = 1; next } inside && !NF { exit }
      inside && $NF == "ok" { rows++; if ($(NF - 2) + 0 < last) bad = "not in order: " $0; last = $(NF - 2) + 0
                              wanted = $1 ~ /^(matmul|attention)/ ? "GFLOP/s" : "GB/s"
-                             if ($(NF - 3) != wanted) bad = "unit: " $0; if (!(last > 0 && $(NF - 1) + 0 >= last)) bad = "no share: " $0 }
+                             if ($(NF - 3) != wanted) bad = "unit: " $0; if ($(NF - 2) !~ /^[0-9.]+$/ || !($(NF - 1) + 0 > 0 && $(NF - 1) + 0 >= last)) bad = "no share: " $0 }
      END { if (bad != "" || rows != 18) { print rows " rows; " bad; exit 1 } }' out >wrong ||
     { fail "$(cat wrong)"; cat out; }
 try 0 "$PTBENCH" report last --output page

@@ -13,7 +13,7 @@ cuda)
         echo "skipped: this machine has a GPU"
         exit 77
     fi
-    timeout 60 "$PTBENCH" doctor >out 2>err
+    timeout 300 "$PTBENCH" doctor >out 2>err
     has out "gpu"
     grep -i 'gpu' out | grep -qi 'driver' || { fail "doctor does not say why:"; cat out; }
     try 3 "$PTBENCH" run step --np 1 --device cuda --layers 1 --hidden 64 --heads 1 --db none.db

@@ -9,11 +9,11 @@ plan=("$PTBENCH" run barrier --np 2 --comm host --dry-run)
 try 0 "${plan[@]}"
 has out "1 case, about "
 code=0
-timeout 120 "${plan[@]}" >/dev/full 2>err || code=$?
+timeout 300 "${plan[@]}" >/dev/full 2>err || code=$?
 [ "$code" = 3 ] || fail "a plan that could not be written: exit code $code"
 has err "standard output could not be written"
 # Nobody who reads any more is no error.
-timeout 120 "${plan[@]}" 2>err | true
+timeout 300 "${plan[@]}" 2>err | true
 [ "${PIPESTATUS[0]}" = 0 ] || fail "a closed pipe: $(cat err)"
 
 # A list of a step that is longer than there is room for is refused, not cut.

@@ -72,7 +72,7 @@ has err " left)"
 has_not err "$(printf '\033')"
 if command -v script >/dev/null; then
     on_terminal() { # ENVIRONMENT...
-        timeout 120 script -qec "env $* $PTBENCH run all_reduce --np 2 --comm host --bytes 8,64 -n 5 -w 2 --db term.db" /dev/null \
+        timeout 300 script -qec "env $* $PTBENCH run all_reduce --np 2 --comm host --bytes 8,64 -n 5 -w 2 --db term.db" /dev/null \
             >typescript </dev/null || fail "exit code $? on a terminal"
     }
     on_terminal TERM=xterm

@@ -5,6 +5,7 @@ set -u
 helper=$PTB_TESTBIN/mpi_helper_step
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+export OMPI_MCA_orte_tmpdir_base=$work # as in run_common.sh
 export ASAN_OPTIONS=detect_leaks=0
 model="--deterministic --layers 2 --hidden 32 --heads 4 --sequence 16 --vocab 64 --bucket 16K --lr 0.003 --pack --peak 1e11"
 
@@ -15,7 +16,7 @@ fail() {
 run() { # run NAME RANKS OPTIONS...: output in $work/NAME
     name=$1 ranks=$2
     shift 2
-    timeout 120 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -np "$ranks" \
+    timeout 300 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -np "$ranks" \
         "$helper" $model "$@" >"$work/$name" 2>&1
 }
 # Whether two runs have as many losses, 20 at least, that differ by less than 1e-5.
@@ -33,6 +34,6 @@ for split in ring,host all_gather,host all_to_all,host ring_all_to_all,host ring
     grep -q "^fact context $way\$" "$work/split" || fail "$way over $comm: $(grep '^fact' "$work/split")"
     echo "$way over $comm: losses of one rank"
 done
-timeout 120 "$PTBENCH" run step --np 3 --strategy cp --context all_to_all --layers 1 --hidden 32 --heads 4 --sequence 18 \
+timeout 300 "$PTBENCH" run step --np 3 --strategy cp --context all_to_all --layers 1 --hidden 32 --heads 4 --sequence 18 \
     --db "$work/split.db" >"$work/heads" 2>&1
 [ $? = 3 ] && grep -q "4 heads over 3 ranks: 4 / 3 = 1 remainder 1" "$work/heads" || fail "4 heads, 3 ranks: $(cat "$work/heads")"
