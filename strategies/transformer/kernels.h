@@ -4,8 +4,7 @@
 //
 // Types. `type` is the compute type of a call: f32, bf16 or f16. A `void *` has this type; a `float *` is f32
 // whatever the type: gradients of parameters, statistics, master weights, optimizer state. Sums are always
-// f32 or wider, and rounded once (on CUDA twice in the input gradient of a linear layer of 16 bits with 4096
-// columns or more that are no multiple of 8).
+// f32 or wider, and rounded once.
 //
 // Four properties strategies build on: the input gradient and the weight gradient of a linear layer are two
 // kernels (zero-bubble schedules run the second later); attention takes position offsets and returns its

@@ -98,14 +98,16 @@ size_t ptb_cuda_stream_workspace(int threads)
     return (size_t)(asked && major >= 9 ? 64 : 32) << 20;
 }
 
-// Algorithms may use the workspace, and add up partial sums in f32 only: results are rounded once.
+size_t ptb_library_scratch(void)
+{
+    return (ptb_cuda_stream_workspace(1) - PTB_CUDA_COUNTERS * sizeof(unsigned)) / 256 * 256;
+}
+
+// Algorithms add up partial sums in f32 only: results are rounded once.
 static ptb_status preference_init(library_state *s)
 {
-    uint64_t bytes = s->workspace_bytes;
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     LIBRARY(MatmulPreferenceCreate, &s->preference);
-    LIBRARY(MatmulPreferenceSetAttribute, s->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
-            sizeof bytes);
     LIBRARY(MatmulPreferenceSetAttribute, s->preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
             &reductions, sizeof reductions);
     return PTB_OK;
@@ -147,7 +149,7 @@ static ptb_status state_init(const ptb_stream *stream, library_state *s)
     LIBRARY(Create, &s->handle);
     PTB_CUDA(cudaEventCreate(&s->begin));
     PTB_CUDA(cudaEventCreate(&s->end));
-    s->workspace_bytes = ptb_cuda_stream_workspace(1) - PTB_CUDA_COUNTERS * sizeof(unsigned);
+    s->workspace_bytes = ptb_library_scratch();
     return preference_init(s);
 }
 
@@ -302,8 +304,10 @@ static ptb_status describe(plan *p)
     return PTB_OK;
 }
 
-static ptb_status set_alignments(library_state *s, const plan_key *key)
+// Algorithms may use the workspace.
+static ptb_status set_preference(library_state *s, const plan_key *key)
 {
+    uint64_t workspace = s->workspace_bytes - key->product.reserved;
     const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
         uint32_t bytes;
@@ -314,6 +318,8 @@ static ptb_status set_alignments(library_state *s, const plan_key *key)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         LIBRARY(MatmulPreferenceSetAttribute, s->preference, all[i].attribute, &all[i].bytes,
                 sizeof all[i].bytes);
+    LIBRARY(MatmulPreferenceSetAttribute, s->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+            sizeof workspace);
     return PTB_OK;
 }
 
@@ -322,7 +328,7 @@ static ptb_status propose(library_state *s, const plan *p, cublasLtMatmulHeurist
                           int most, int *count)
 {
     int found = 0;
-    PTB_TRY(set_alignments(s, &p->key));
+    PTB_TRY(set_preference(s, &p->key));
     cublasStatus_t status = lt()->MatmulAlgoGetHeuristic(s->handle, p->description, p->a, p->b, p->d, p->d,
                                                          s->preference, most, proposals, &found);
     *count = 0;
@@ -330,7 +336,8 @@ static ptb_status propose(library_state *s, const plan *p, cublasLtMatmulHeurist
         return PTB_OK; // it says either for combinations that it does not have
     PTB_TRY(check(status, "cublasLtMatmulAlgoGetHeuristic", __LINE__));
     for (int i = 0; i < found; i++)
-        if (proposals[i].state == CUBLAS_STATUS_SUCCESS && proposals[i].workspaceSize <= s->workspace_bytes)
+        if (proposals[i].state == CUBLAS_STATUS_SUCCESS &&
+            proposals[i].workspaceSize <= s->workspace_bytes - p->key.product.reserved)
             proposals[(*count)++] = proposals[i];
     return PTB_OK;
 }
@@ -387,9 +394,10 @@ static cublasStatus_t enqueue(ptb_stream *stream, const library_state *s, const 
                               const ptb_library_operands *o, const cublasLtMatmulAlgo_t *algorithm)
 {
     const float one = 1, beta = o->c ? 1 : 0;
+    size_t reserved = p->key.product.reserved;
     return lt()->Matmul(s->handle, p->description, &one, o->a, p->a, o->b, p->b, &beta, o->c ? o->c : o->d,
-                        p->d, o->d, p->d, algorithm, s->workspace, s->workspace_bytes,
-                        ptb_cuda_stream(stream));
+                        p->d, o->d, p->d, algorithm, (char *)s->workspace + reserved,
+                        s->workspace_bytes - reserved, ptb_cuda_stream(stream));
 }
 
 // Milliseconds of a run; negative: it does not run.

@@ -19,9 +19,10 @@ static ptb_status is_tf32(ptb_stream *stream, ptb_dtype type, bool *tf32)
 }
 
 // The same product by the library, which sees it transposed, with as much of it fused as p asks for. One
-// thing at most: bias and activation of a forward product count as one. SKIPPED: it has no algorithm for
-// that.
-static ptb_status library_product(ptb_stream *stream, ptb_product_form form, const ptb_cuda_product *p)
+// thing at most: bias and activation of a forward product count as one. `reserved` bytes of the stream's
+// scratch are left alone. SKIPPED: it has no algorithm for that.
+static ptb_status library_product_beside(ptb_stream *stream, ptb_product_form form, const ptb_cuda_product *p,
+                                         size_t reserved)
 {
     ptb_library_product product = {.m = p->n,
                                    .n = p->m,
@@ -35,7 +36,8 @@ static ptb_status library_product(ptb_stream *stream, ptb_product_form form, con
                                    .out_type = p->out_type,
                                    .epilogue = p->gelu_in ? PTB_LIBRARY_GELU_GRADIENT
                                                : p->sums  ? PTB_LIBRARY_SUMS
-                                                          : PTB_LIBRARY_PLAIN};
+                                                          : PTB_LIBRARY_PLAIN,
+                                   .reserved = reserved};
     ptb_library_operands operands = {
         .a = p->b, .b = p->a, .c = p->addend, .d = p->out, .vector = p->sums, .matrix = (void *)p->gelu_in};
     if (p->activated) {
@@ -49,6 +51,11 @@ static ptb_status library_product(ptb_stream *stream, ptb_product_form form, con
         operands.vector = (void *)p->bias;
     PTB_TRY(is_tf32(stream, p->type, &product.tf32));
     return ptb_library_run(stream, &product, &operands);
+}
+
+static ptb_status library_product(ptb_stream *stream, ptb_product_form form, const ptb_cuda_product *p)
+{
+    return library_product_beside(stream, form, p, 0);
 }
 
 // ---- forward
@@ -151,30 +158,58 @@ static ptb_cuda_product input_of(const ptb_matmul_input_gradient *x)
                               .out_type = x->type};
 }
 
-// The columns beyond are added to what the others gave: one rounding more.
-static ptb_status input_in_parts(ptb_stream *stream, const ptb_matmul_input_gradient *x, size_t beyond)
+// The library's sums over the whole words, in f32, to which those over the columns beyond are added before
+// the result is rounded.
+static ptb_status input_rows_in_parts(ptb_stream *stream, const ptb_matmul_input_gradient *x, size_t beyond,
+                                      float *partial, size_t reserved)
 {
     size_t whole = x->columns - beyond, size = ptb_dtype_size(x->type);
-    ptb_matmul_input_gradient first = *x, rest = *x;
-    first.columns = whole;
-    rest.columns = beyond;
-    first.d_out_stride = rest.d_out_stride = ptb_row_stride(x->d_out_stride, x->columns);
-    rest.d_out = (const char *)x->d_out + whole * size;
-    rest.weight = (const char *)x->weight + whole * x->inner * size;
-    rest.accumulate = true;
-    PTB_TRY(ptb_cuda_matmul_input_gradient(stream, &first));
-    ptb_cuda_product p = input_of(&rest);
-    return own_product(stream, PTB_PRODUCT_INPUT, &p);
+    ptb_cuda_product all = input_of(x), first = all, rest = all;
+    first.k = whole;
+    first.out = partial;
+    first.out_type = PTB_F32;
+    first.addend = NULL;
+    rest.k = beyond;
+    rest.a = (const char *)all.a + whole * size;
+    rest.b = (const char *)all.b + whole * x->inner * size;
+    rest.partial = partial;
+    ptb_status status = library_product_beside(stream, PTB_PRODUCT_INPUT, &first, reserved);
+    if (status != PTB_OK)
+        return status == PTB_SKIPPED ? own_product(stream, PTB_PRODUCT_INPUT, &all) : status;
+    return own_product(stream, PTB_PRODUCT_INPUT, &rest);
+}
+
+// Those sums take half of the stream's scratch, so rows come as many at a time as fit, in equal parts.
+static ptb_status input_in_parts(ptb_stream *stream, const ptb_matmul_input_gradient *x, size_t beyond)
+{
+    size_t stride = ptb_row_stride(x->d_out_stride, x->columns), size = ptb_dtype_size(x->type);
+    size_t reserved = ptb_library_scratch() / 2 / 256 * 256, most = reserved / (x->inner * sizeof(float));
+    void *partial;
+    if (!most) {
+        ptb_cuda_product all = input_of(x);
+        return own_product(stream, PTB_PRODUCT_INPUT, &all);
+    }
+    PTB_TRY(ptb_cuda_scratch(stream, ptb_library_scratch(), &partial));
+    size_t parts = (x->rows + most - 1) / most, at_once = (x->rows + parts - 1) / parts;
+    for (size_t row = 0; row < x->rows; row += at_once) {
+        ptb_matmul_input_gradient some = *x;
+        some.rows = x->rows - row < at_once ? x->rows - row : at_once;
+        some.d_in = (char *)x->d_in + row * x->inner * size;
+        some.d_out = (const char *)x->d_out + row * stride * size;
+        some.d_out_stride = stride;
+        PTB_TRY(input_rows_in_parts(stream, &some, beyond, partial, reserved));
+    }
+    return PTB_OK;
 }
 
 ptb_status ptb_cuda_matmul_input_gradient(ptb_stream *stream, const ptb_matmul_input_gradient *x)
 {
     size_t beyond =
         columns_beyond(x->type, x->groups, x->columns, ptb_row_stride(x->d_out_stride, x->columns));
-    if (beyond && x->rows && !x->gelu_in)
-        return input_in_parts(stream, x, beyond);
     if (!x->rows || !x->inner)
         return PTB_OK;
+    if (beyond && !x->gelu_in)
+        return input_in_parts(stream, x, beyond);
     ptb_cuda_product p = input_of(x), plain = p;
     if (x->groups)
         return own_product(stream, PTB_PRODUCT_INPUT, &p);

@@ -177,9 +177,9 @@ static __host__ __device__ __forceinline__ bool is_whole(const ptb_cuda_product 
 {
     size_t small = p.type == PTB_F32 ? 4 : 2, large = p.out_type == PTB_F32 ? 4 : 2;
     uintptr_t typed = (uintptr_t)p.bias | (uintptr_t)p.activated | (uintptr_t)p.gelu_in;
-    uintptr_t out = (uintptr_t)p.out | (uintptr_t)p.addend;
+    uintptr_t out = (uintptr_t)p.out | (uintptr_t)p.addend, wide = (uintptr_t)p.partial;
     return p.n % count == 0 && p.out_stride % count == 0 && typed % (small * count) == 0 &&
-           out % (large * count) == 0;
+           out % (large * count) == 0 && wide % (4 * count) == 0;
 }
 
 // Results (row, column) to (row, column + COUNT - 1), as many of them as exist: count; 0: none.
@@ -208,6 +208,13 @@ static __device__ __forceinline__ void load_added(float (&added)[COUNT], const p
         added[j] = 0;
     if (p.addend && place.count)
         load_beside<O>(added, p.addend, place.at, whole, place.count);
+    if (p.partial && place.count) {
+        float partial[COUNT];
+        load_beside<float>(partial, p.partial, place.at, whole, place.count);
+#pragma unroll
+        for (int j = 0; j < COUNT; j++)
+            added[j] += partial[j];
+    }
     if (p.bias && place.count) {
         float bias[COUNT];
         load_beside<T>(bias, p.bias, place.bias, whole, place.count);

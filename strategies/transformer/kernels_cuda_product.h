@@ -21,13 +21,14 @@ typedef enum {
     PTB_PRODUCT_WEIGHT,  // a [k, m], b [k, n]; groups are ranges of k; out and sums are f32
 } ptb_product_form;
 
-// out = epilogue(a * b + bias + addend). Sums in f32. With groups, b, bias (FORWARD, INPUT) or out, addend,
-// sums (WEIGHT) are one matrix or vector a group, one behind the other; offsets is device memory, and what of
-// it is out of order or beyond the rows is taken as empty.
+// out = epilogue(a * b + partial + bias + addend). Sums in f32. With groups, b, bias (FORWARD, INPUT) or out,
+// addend, sums (WEIGHT) are one matrix or vector a group, one behind the other; offsets is device memory, and
+// what of it is out of order or beyond the rows is taken as empty.
 typedef struct {
     void *out;            /* [m, n], out_type */
     const void *a, *b;    /* type */
     const void *addend;   /* [m, n], out_type; NULL: none; may be out */
+    const float *partial; /* [m, n]: sums over another part of the depth; NULL: none */
     const void *bias;     /* [n], type; NULL: none */
     void *activated;      /* [m, n], type: GELU of the result; NULL: none */
     const void *gelu_in;  /* [m, n], type: the result is multiplied by GELU's derivative there; NULL: no */
@@ -35,7 +36,7 @@ typedef struct {
     bool sums_accumulate; // sums += instead of sums =
     size_t m, n, k;
     size_t a_stride, b_stride; // elements between rows
-    size_t out_stride;         // of out, addend, activated and gelu_in
+    size_t out_stride;         // of out, addend, partial, activated and gelu_in
     size_t groups;             // 0: one product
     const int32_t *offsets;    /* [groups + 1] */
     ptb_dtype type, out_type;
@@ -82,7 +83,8 @@ typedef struct {
     bool transpose_a, transpose_b;
     ptb_dtype type, out_type;
     ptb_library_epilogue epilogue;
-    bool tf32; // f32 operands are rounded to 10 bits of mantissa for the tensor cores
+    bool tf32;       // f32 operands are rounded to 10 bits of mantissa for the tensor cores
+    size_t reserved; // bytes at the beginning of the stream's scratch that are not the library's workspace
 } ptb_library_product;
 
 typedef struct {
@@ -103,6 +105,9 @@ ptb_status ptb_library_run(ptb_stream *stream, const ptb_library_product *produc
 // f32 products of the stream through TF32 from now on, or not.
 ptb_status ptb_library_set_tf32(ptb_stream *stream, bool on);
 ptb_status ptb_library_tf32(ptb_stream *stream, bool *on);
+// Bytes of the stream's scratch that products have as workspace, but for what they reserve: a multiple of
+// 256.
+size_t ptb_library_scratch(void);
 // Whether algorithms are timed (on at first), or the library's first proposal is taken always.
 ptb_status ptb_library_set_search(ptb_stream *stream, bool on);
 

@@ -1,6 +1,7 @@
-// Row, elementwise, loss and optimizer kernels at widths, counts and addresses where back-ends change their
-// way: rows that fill a block's registers and rows that do not, rows larger than shared memory, addresses
-// that are no multiples of 16 bytes, tokens that are frequent. Against closed forms in double precision.
+// Row, elementwise, loss and optimizer kernels, and linear layers, at widths, counts and addresses where
+// back-ends change their way: rows that fill a block's registers and rows that do not, rows larger than
+// shared memory, addresses that are no multiples of 16 bytes, tokens that are frequent. Against closed forms
+// in double precision.
 #include "tests/unit/kernels_rows.h"
 
 // The array without its first element: its address is that of no vector.
@@ -308,11 +309,54 @@ static void test_loss(void **state)
                 check_loss(*state, compute_types[t], sizes[i][0], sizes[i][1], odd);
 }
 
+// ---- linear layers
+
+static void small_numbers(uint16_t *out, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        ptb_dtype_store(PTB_BF16, out + i, (double)(((uint32_t)i * 2654435761u >> 16) % 7) - 3);
+}
+
+// More rows than a GPU makes at once where columns are made apart (kernels_cuda_matmul.c). Small whole
+// numbers, all sums of which are exact in f32, and are rounded once.
+static void test_many_rows(void **state)
+{
+    enum { ROWS = 2051, COLUMNS = 4099, INNER = 4096, STRIDE = 4104, STEP = 41 };
+    fixture *f = *state;
+    if (test_on_host())
+        skip(); // which does not divide rows
+    uint16_t *d_in = test_memory(sizeof *d_in * ROWS * INNER);
+    uint16_t *d_out = test_memory(sizeof *d_out * ROWS * STRIDE);
+    uint16_t *weight = test_memory(sizeof *weight * COLUMNS * INNER);
+    small_numbers(d_out, (size_t)ROWS * STRIDE);
+    small_numbers(weight, (size_t)COLUMNS * INNER);
+    ptb_matmul_input_gradient args = {.d_in = d_in,
+                                      .d_out = d_out,
+                                      .weight = weight,
+                                      .rows = ROWS,
+                                      .columns = COLUMNS,
+                                      .inner = INNER,
+                                      .d_out_stride = STRIDE,
+                                      .type = PTB_BF16};
+    finish(f, f->kernels->matmul_input_gradient(f->stream, &args));
+    for (size_t r = 0; r < ROWS; r++)
+        for (size_t i = r % STEP; i < INNER; i += 40 * STEP) {
+            uint16_t wanted;
+            double sum = 0;
+            for (size_t c = 0; c < COLUMNS; c++)
+                sum += ptb_dtype_load(PTB_BF16, d_out + r * STRIDE + c) *
+                       ptb_dtype_load(PTB_BF16, weight + c * INNER + i);
+            ptb_dtype_store(PTB_BF16, &wanted, sum);
+            assert_int_equal(d_in[r * INNER + i], wanted);
+        }
+    test_memory_free(d_in), test_memory_free(d_out), test_memory_free(weight);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         KERNEL_TEST(test_flat),      KERNEL_TEST(test_update), KERNEL_TEST(test_norm),
-        KERNEL_TEST(test_embedding), KERNEL_TEST(test_loss),
+        KERNEL_TEST(test_embedding), KERNEL_TEST(test_loss),   KERNEL_TEST(test_many_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
