@@ -1,7 +1,7 @@
 // The simulated cuBLASLt: descriptors, layouts, heuristics and cublasLtMatmul under the real header, for real
 // numbers in f32, bf16 and f16. What the real library refuses is refused; what it would do wrong in silence
-// (an operand that is aligned worse than was promised) fails on the stream, as it does on a GPU. The products
-// themselves are in cublaslt_product.cpp.
+// (an operand that is aligned worse than was promised) fails on the stream, as it does on a GPU, or at the
+// call (a matrix in the workspace). The products themselves are in cublaslt_product.cpp.
 //
 // Settings (PTB_SIM): lt_plain=1: no epilogue but DEFAULT and BIAS, so that callers show what they do
 // without; lt_none=1: no algorithms at all.
@@ -9,6 +9,7 @@
 
 #include <new>
 #include <string.h>
+#include <utility>
 
 // What stands in the opaque structs of the header.
 struct sim_lt_handle {
@@ -409,6 +410,14 @@ static sim_lt_matrix matrix_of(const void *data, const sim_lt_layout *l, bool tr
     return {(void *)data, l->type, l->stride, transposed};
 }
 
+// The library may write to any of the workspace that it is given, at any time of the product.
+static bool is_apart(const void *data, const sim_lt_layout *l, const void *workspace, size_t bytes)
+{
+    const uintptr_t at = (uintptr_t)data, from = (uintptr_t)workspace;
+    const size_t size = ((l->columns - 1) * (uint64_t)l->stride + l->rows) * size_of(l->type);
+    return !workspace || at + size <= from || from + bytes <= at;
+}
+
 extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
                                          const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
                                          const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,
@@ -434,6 +443,12 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmul
     size_t bytes = parts_bytes(algorithm->parts, ld->rows, ld->columns);
     if (bytes > workspace_bytes || (bytes && (!workspace || (uintptr_t)workspace % 16)))
         return CUBLAS_STATUS_INVALID_VALUE;
+    for (const auto &of : {std::make_pair(a, la), std::make_pair(b, lb), std::make_pair(c, lc),
+                           std::make_pair((const void *)d, ld)})
+        if (!is_apart(of.first, of.second, workspace, workspace_bytes)) {
+            fprintf(stderr, "simulated device: cublasLtMatmul: a matrix lies in the workspace\n");
+            return CUBLAS_STATUS_INVALID_VALUE;
+        }
     sim_lt_product product = {};
     product.a = matrix_of(a, la, x->transpose_a == CUBLAS_OP_T);
     product.b = matrix_of(b, lb, x->transpose_b == CUBLAS_OP_T);

@@ -110,6 +110,12 @@ static void test_proposals(void **state)
                              CUBLAS_STATUS_INVALID_VALUE);
     }
     assert_int_equal(cudaStreamSynchronize(NULL), cudaSuccess);
+    void *workspace = p->workspace;
+    p->workspace = p->matrix;
+    assert_int_equal(multiply(p, p->a_data, 4096, 0), CUBLAS_STATUS_SUCCESS);
+    p->workspace = p->d_data + M * N - 8; // d's last bytes
+    assert_int_equal(multiply(p, p->a_data, 4096, 0), CUBLAS_STATUS_INVALID_VALUE);
+    p->workspace = workspace;
     PREFER(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, nothing);
     assert_int_equal(propose(p), CUBLAS_STATUS_SUCCESS);
     for (int i = 0; i < p->count; i++)
