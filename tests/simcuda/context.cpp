@@ -1,6 +1,37 @@
 // The switch between stacks (context.hpp).
 #include "tests/simcuda/context.hpp"
 
+#ifdef __SANITIZE_ADDRESS__
+#include <pthread.h>
+#include <stdlib.h>
+
+void sim_context_here(sim_context *context)
+{
+    static __thread sim_stack mine;
+    if (!mine.bytes) {
+        pthread_attr_t attributes;
+        void *bottom;
+        if (pthread_getattr_np(pthread_self(), &attributes) ||
+            pthread_attr_getstack(&attributes, &bottom, &mine.bytes))
+            abort();
+        mine.bottom = bottom;
+        pthread_attr_destroy(&attributes);
+    }
+    context->stack = mine;
+}
+#else
+void sim_context_here(sim_context *context)
+{
+    context->stack = {};
+}
+#endif
+
+static void set_stack(sim_context *context, void *stack, size_t bytes)
+{
+    sim_allow(stack, bytes); // whatever an abandoned context has left there
+    context->stack = {stack, bytes, NULL};
+}
+
 #if defined __x86_64__
 
 asm(".text\n"
@@ -46,6 +77,7 @@ void sim_context_make(sim_context *context, void *stack, size_t bytes, void (*en
     *--top = 0;
     *--top = 0;
     *--top = 0;
+    set_stack(context, stack, bytes);
     context->stack_pointer = top;
 }
 #else
@@ -59,6 +91,7 @@ static void begin(unsigned entry_high, unsigned entry_low, unsigned high, unsign
 void sim_context_make(sim_context *context, void *stack, size_t bytes, void (*entry)(void *), void *argument)
 {
     getcontext(&context->context);
+    set_stack(context, stack, bytes);
     context->context.uc_stack.ss_sp = stack;
     context->context.uc_stack.ss_size = bytes;
     context->context.uc_link = NULL;

@@ -1,7 +1,9 @@
 // Device memory, and memory that the host shares, in the device process. Each allocation ends at a guard
 // page; what lies between its last byte and the page, and before its first byte, holds a known value. It
-// begins as bytes of 0xff (NaN in every float type) and is without access once it is freed.
+// begins as bytes of 0xff (NaN in every float type) and is without access once it is freed. The address
+// sanitizer is told what lies around each allocation, and so finds the access itself.
 #include "tests/simcuda/check.hpp"
+#include "tests/simcuda/sanitize.hpp"
 #include "tests/simcuda/shared.hpp"
 
 #include <algorithm>
@@ -29,7 +31,7 @@ std::mutex lock;
 std::map<uintptr_t, allocation> by_data;
 std::atomic<uint64_t> changes; // of what is allocated
 
-bool holds_canary(uintptr_t from, uintptr_t to, uintptr_t *wrong)
+__attribute__((no_sanitize_address)) bool holds_canary(uintptr_t from, uintptr_t to, uintptr_t *wrong)
 {
     for (; from < to; from++)
         if (*(const unsigned char *)from != SIM_CANARY) {
@@ -121,6 +123,8 @@ cudaError_t sim_memory_map(uintptr_t first, uint64_t data, uint64_t bytes, uint6
         poison(data, bytes);
         memset((void *)(data + bytes), SIM_CANARY, guard - data - bytes);
     }
+    sim_forbid((void *)first, data - first);
+    sim_forbid((void *)(data + bytes), guard - data - bytes);
     std::lock_guard<std::mutex> hold(lock);
     by_data[data] = {first, bytes, guard, false};
     changes.fetch_add(1);

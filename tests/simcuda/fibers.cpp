@@ -3,6 +3,7 @@
 #include "tests/simcuda/fibers.hpp"
 #include "tests/simcuda/check.hpp"
 #include "tests/simcuda/context.hpp"
+#include "tests/simcuda/sanitize.hpp"
 #include "tests/simcuda/sim.hpp"
 
 #include <atomic>
@@ -18,7 +19,12 @@
 __thread uint3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace {
-enum { WARPS = SIM_BLOCK_THREADS / SIM_WARP, STACK_BYTES = 128 * 1024, GUARD_BYTES = 4096 };
+#ifdef PTB_SANITIZED // frames are larger
+enum { STACK_BYTES = 512 * 1024 };
+#else
+enum { STACK_BYTES = 128 * 1024 };
+#endif
+enum { WARPS = SIM_BLOCK_THREADS / SIM_WARP, GUARD_BYTES = 4096 };
 enum { SHARED_BYTES = 256 * 1024 };
 
 struct executor;
@@ -295,6 +301,7 @@ __attribute__((noinline)) bool after_thread(fiber *f)
 void fiber_main(void *argument)
 {
     fiber *f = (fiber *)argument;
+    sim_context_begun(&f->context);
     do
         f->owner->grid->call(f->owner->grid->arguments);
     while (after_thread(f));
@@ -359,9 +366,13 @@ cudaError_t sim_run_grid(const sim_grid *grid)
     here = e;
     set_shape(e, grid);
     // Nothing is in shared memory that a kernel has not written: NaN.
-    memset(e->shared + SHARED_BYTES - (grid->shared_bytes + 15) / 16 * 16, 0xff,
-           (grid->shared_bytes + 15) / 16 * 16);
+    unsigned char *shared = (unsigned char *)sim_dynamic_shared(), *end = e->shared + SHARED_BYTES;
+    sim_allow(shared, end - shared);
+    memset(shared, 0xff, (size_t)(end - shared));
+    sim_forbid(e->shared, shared - e->shared);
+    sim_forbid(shared + grid->shared_bytes, end - shared - grid->shared_bytes);
     begin_block(e);
+    sim_context_here(&e->main);
     fiber *f = take_fiber(e);
     enter(e, f, e->reverse ? e->threads - 1 : 0);
     sim_context_switch(&e->main, &f->context);

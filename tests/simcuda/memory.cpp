@@ -1,5 +1,6 @@
 // Memory of the simulated device, as the program sees it: addresses of the device and memory that both see.
 #include "tests/simcuda/runtime.hpp"
+#include "tests/simcuda/sanitize.hpp"
 
 #include <map>
 
@@ -177,6 +178,8 @@ cudaError_t cudaHostAlloc(void **to, size_t bytes, unsigned)
         return sim_give(cudaErrorMemoryAllocation);
     memset((void *)first, SIM_CANARY, length);
     memset((void *)data, SIM_POISON, bytes);
+    sim_forbid((void *)first, data - first);
+    sim_forbid((void *)(data + bytes), first + length - data - bytes);
     const cudaError_t shown = sim_ask(SIM_COMMAND_MAP, first, data, bytes, first + length);
     if (shown)
         return sim_give(shown);

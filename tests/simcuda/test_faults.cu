@@ -71,15 +71,18 @@ int expect_end(cudaError_t error)
 }
 } // namespace
 
-__global__ void write_at(float *to, long at)
+// For what the simulated device finds by itself: sanitizers look away.
+#define PLANTED __attribute__((no_sanitize("address", "undefined")))
+
+PLANTED __global__ void write_at(float *to, long at)
 {
     to[at] = 1.0f;
 }
-__global__ void read_at(float *to, const float *from, long at)
+PLANTED __global__ void read_at(float *to, const float *from, long at)
 {
     *to = from[at];
 }
-__global__ void copy_vector(float4 *to, const float4 *from)
+PLANTED __global__ void copy_vector(float4 *to, const float4 *from)
 {
     *to = *from;
 }
@@ -116,6 +119,50 @@ __global__ void deep(char *to, int depth)
 {
     *to = (char)descend(to, depth);
 }
+
+#ifdef __SANITIZE_ADDRESS__
+// What the address sanitizer finds: it ends the device process.
+__global__ void reads_beyond(float *to, const float *from, int at)
+{
+    *to = from[at];
+}
+__global__ void writes_beyond_shared(int at)
+{
+    PTB_DYNAMIC_SHARED(char, bytes);
+    bytes[at] = 1;
+}
+__global__ void writes_beyond_local(float *to, int at)
+{
+    volatile float local[8] = {};
+    __syncthreads(); // other threads have run on stacks of their own
+    local[at] = 1;
+    *to = local[0];
+}
+
+template <int KIND> static int read_or_written_beyond(void)
+{
+    float *memory;
+    EXPECT_ERROR(cudaMalloc((void **)&memory, 100 * sizeof(float)), cudaSuccess);
+    for (int beyond = 0; beyond < 2; beyond++) {
+        if (KIND == 0)
+            EXPECT_ERROR(PTB_LAUNCH(reads_beyond, 1, 1, 0, NULL, memory, memory, 99 + beyond), cudaSuccess);
+        if (KIND == 1)
+            EXPECT_ERROR(PTB_LAUNCH(writes_beyond_shared, 1, 1, 40, NULL, 39 + beyond), cudaSuccess);
+        if (KIND == 2)
+            EXPECT_ERROR(PTB_LAUNCH(writes_beyond_local, 1, 33, 0, NULL, memory, 7 + beyond), cudaSuccess);
+        if (!beyond)
+            EXPECT_ERROR(cudaDeviceSynchronize(), cudaSuccess);
+    }
+    return expect_end(cudaErrorUnknown);
+}
+
+static void sanitizer_looks(void **)
+{
+    assert_int_equal(run(read_or_written_beyond<0>, ""), 0);
+    assert_int_equal(run(read_or_written_beyond<1>, ""), 0);
+    assert_int_equal(run(read_or_written_beyond<2>, ""), 0);
+}
+#endif
 
 static int host_touches_device(void)
 {
@@ -434,6 +481,9 @@ int main(void)
         cmocka_unit_test(memory_is_guarded), cmocka_unit_test(kernels_that_go_wrong),
         cmocka_unit_test(order_is_needed),   cmocka_unit_test(faults_on_request),
         cmocka_unit_test(processes),
+#ifdef __SANITIZE_ADDRESS__
+        cmocka_unit_test(sanitizer_looks),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
