@@ -207,6 +207,30 @@ ptb_status ptb_mesh_check(const ptb_mesh *mesh, const ptb_model_shape *s, char *
     return PTB_OK;
 }
 
+bool ptb_mesh_divides_batch(int ranks, int64_t micro_batches, int64_t batch, const char *name, char *reason)
+{
+    if (micro_batches < 1 || batch < 1) {
+        snprintf(reason, PTB_REASON_BYTES,
+                 "%s %" PRId64 " in %" PRId64 " microbatches of each rank: both are 1 at least", name, batch,
+                 micro_batches);
+        return false;
+    }
+    int64_t parts = ranks * micro_batches;
+    if (batch % parts == 0)
+        return true;
+    char over[64] = "", near[64] = "";
+    if (micro_batches > 1)
+        snprintf(over, sizeof over, " x %" PRId64 " microbatches = %" PRId64 " parts", micro_batches, parts);
+    if (batch > parts)
+        snprintf(near, sizeof near, "%" PRId64 " or ", batch / parts * parts);
+    snprintf(reason, PTB_REASON_BYTES,
+             "%s %" PRId64 " does not divide over %d data-parallel ranks%s: %" PRId64 " = %" PRId64
+             " x %" PRId64 " + %" PRId64 "; use %s%" PRId64,
+             name, batch, ranks, over, batch, parts, batch / parts, batch % parts, near,
+             (batch / parts + 1) * parts);
+    return false;
+}
+
 ptb_layout_cut ptb_mesh_cut(const ptb_mesh *mesh)
 {
     return (ptb_layout_cut){.tp = mesh->size[PTB_MESH_TP],

@@ -55,6 +55,10 @@ ptb_status ptb_mesh_init(ptb_mesh *mesh, const ptb_mesh_sizes *sizes, int ranks,
 // The same when the model cannot be cut so: heads, key and value heads, inner widths and vocabulary over tp;
 // experts over ep; the sequence over cp.
 ptb_status ptb_mesh_check(const ptb_mesh *mesh, const ptb_model_shape *shape, char *reason);
+// Whether `batch` sequences divide over so many data-parallel ranks and the microbatches of each (1 at least
+// of all three); else why not, and what divides, into `reason` (PTB_REASON_BYTES). name: of the batch, in
+// words.
+bool ptb_mesh_divides_batch(int ranks, int64_t micro_batches, int64_t batch, const char *name, char *reason);
 // What of the model this rank has.
 ptb_layout_cut ptb_mesh_cut(const ptb_mesh *mesh);
 // Ranks that differ in these axes alone, and this rank's number among them (innermost axis fastest).

@@ -3,6 +3,7 @@
 #include "strategies/step_config.h"
 
 #include "core/log.h"
+#include "strategies/mesh.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -30,24 +31,10 @@ ptb_status ptb_step_batch(const ptb_step_config *c, int ranks, int64_t *batch, c
 {
     int64_t asked = c->batch, parts = ranks * c->micro_batches;
     int64_t effective = asked ? asked : (DEFAULT_BATCH + parts - 1) / parts * parts;
-    if (effective % parts == 0) {
-        *batch = effective;
-        return PTB_OK;
-    }
-    char over[64] = "", ways[64];
-    snprintf(ways, sizeof ways, "%d data-parallel ranks", ranks);
-    if (c->micro_batches > 1)
-        snprintf(over, sizeof over, " x %" PRId64 " microbatches = %" PRId64 " parts", c->micro_batches,
-                 parts);
-    char near[64] = "";
-    if (asked > parts)
-        snprintf(near, sizeof near, "%" PRId64 " or ", asked / parts * parts);
-    snprintf(reason, PTB_REASON_BYTES,
-             "--batch %" PRId64 " does not divide over %s%s: %" PRId64 " = %" PRId64 " x %" PRId64
-             " + %" PRId64 "; use %s%" PRId64,
-             asked, ways, over, asked, parts, asked / parts, asked % parts, near,
-             (asked / parts + 1) * parts);
-    return PTB_USAGE;
+    if (!ptb_mesh_divides_batch(ranks, c->micro_batches, effective, "--batch", reason))
+        return PTB_USAGE;
+    *batch = effective;
+    return PTB_OK;
 }
 
 double ptb_step_rate(const ptb_step_config *c, int64_t hidden)

@@ -453,6 +453,17 @@ static ptb_status check_experts(const ptb_trainer_config *c, char *reason)
     return PTB_SKIPPED;
 }
 
+// Ranks with less than others, or none, would train on another batch than the one that was asked for.
+static ptb_status check_batch(const ptb_trainer_config *c, char *reason)
+{
+    int ranks = ptb_mesh_size(&c->mesh, PTB_MESH_DATA);
+    if (ptb_mesh_divides_batch(ranks, c->micro_batches, c->batch, "a batch of", reason))
+        return PTB_OK;
+    if (c->world->rank == 0) // so it is on every rank
+        ptb_error("%s", reason);
+    return PTB_USAGE;
+}
+
 ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_trainer **trainer)
 {
     if (config->tf32 && !config->kernels->set_tf32) { // so it is on every rank
@@ -470,6 +481,8 @@ ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_t
     if (!config->mesh.size[0])
         status = ptb_mesh_init(&t->config.mesh, &(ptb_mesh_sizes){.tp = 0}, config->world->size,
                                config->world->rank, reason);
+    if (status == PTB_OK)
+        status = check_batch(&t->config, reason);
     if (status == PTB_OK)
         status = check_experts(&t->config, reason);
     if (status == PTB_OK)

@@ -31,7 +31,7 @@ typedef struct {
     ptb_dtype type;        // compute type: parameters in use and activations; master weights stay f32
     bool tf32;             // f32 products through TF32
     ptb_dtype reduce_type; // of the gradients while they are reduced
-    int64_t batch;         // sequences of the global batch; divides by data-parallel ranks x micro_batches
+    int64_t batch;         // sequences of the global batch; a multiple of data-parallel ranks x micro_batches
     int64_t micro_batches; // of a rank's part of it, one after the other; their gradients add up
     ptb_recompute recompute;
     int64_t recompute_every;
@@ -102,7 +102,8 @@ typedef struct {
 
 // Collective. All ranks return the same status. SKIPPED with a reason (PTB_REASON_BYTES) where the
 // communicator or the kernels cannot do what is asked, or where memory does not suffice (then with the bytes
-// needed); other errors are logged.
+// needed). USAGE, logged and with the reason, where ranks and microbatches do not divide the batch; other
+// errors are logged.
 ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_trainer **trainer);
 void ptb_trainer_free(ptb_trainer *trainer); // collective
 // Trains one step and waits for it; allocates nothing (but where it records a graph, in the second step).

@@ -3,6 +3,7 @@
 // the same parameters on all ranks; overlap and recomputation change no bit; mixed precision stays near f32;
 // the ledger is what was predicted.
 #include "collectives/world.h"
+#include "core/log.h"
 #include "profiler/overlap.h"
 #include "tests/unit/trainer_fixture.h"
 
@@ -20,9 +21,9 @@ enum { STEPS = 12, RANKS_MAX = 4, BATCH = 12, BUCKET = 4096 };
 
 // What a run is asked for; zeros stand for the plain case.
 typedef struct {
-    int ranks, steps;                          // 0: STEPS
-    bool without_overlap, pack, frozen, graph; // frozen: the learning rate is 0
-    int64_t sequence, micro_batches, recompute_every;
+    int ranks, steps;                                        // 0: STEPS
+    bool without_overlap, pack, frozen, graph;               // frozen: the learning rate is 0
+    int64_t sequence, batch, micro_batches, recompute_every; // batch 0: BATCH
     ptb_recompute recompute;
     ptb_dtype type, reduce_type;
     ptb_optimizer_kind optimizer;
@@ -102,7 +103,7 @@ static ptb_trainer_config configure(ptb_world *world, const settings *s, const p
                       .growth_interval = s->growth ? s->growth : 1000},
         .type = test_type(s->type),
         .reduce_type = test_type(s->reduce_type),
-        .batch = BATCH,
+        .batch = s->batch ? s->batch : BATCH,
         .micro_batches = s->micro_batches ? s->micro_batches : 1,
         .recompute = s->recompute,
         .recompute_every = s->recompute_every,
@@ -419,6 +420,35 @@ static void test_too_large(void **state)
     }
 }
 
+// A batch of which some sequences would be left out is refused on all ranks, with what divides.
+static void test_indivisible(void **state)
+{
+    (void)state;
+    const struct {
+        settings s;
+        const char *reason;
+    } cases[] = {
+        {{.ranks = 2, .batch = 13},
+         "a batch of 13 does not divide over 2 data-parallel ranks: 13 = 2 x 6 + 1; use 12 or 14"},
+        {{.ranks = 2, .batch = 1}, "use 2"},
+        {{.ranks = 3, .micro_batches = 3}, "x 3 microbatches = 9 parts: 12 = 9 x 1 + 3; use 9 or 18"},
+        {{.ranks = 1, .micro_batches = 5}, "use 10 or 15"},
+        {{.ranks = 2, .micro_batches = -1}, "both are 1 at least"},
+        {{.ranks = 2, .batch = -12}, "both are 1 at least"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        training run = {.asked = cases[i].s};
+        ptb_log_set_level((ptb_log_level)-1);
+        ptb_status status = ptb_world_run_local(run.asked.ranks, NULL, rank_main, &run);
+        ptb_log_set_level(PTB_LOG_INFO);
+        assert_int_equal(status, PTB_USAGE);
+        for (int r = 0; r < run.asked.ranks; r++) {
+            assert_int_equal(run.status[r], PTB_USAGE);
+            assert_non_null(strstr(run.reason[r], cases[i].reason));
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -428,6 +458,7 @@ int main(void)
         cmocka_unit_test(test_sgd),           cmocka_unit_test(test_clip),
         cmocka_unit_test(test_mixed),         cmocka_unit_test(test_loss_scale),
         cmocka_unit_test(test_state_bytes),   cmocka_unit_test(test_too_large),
+        cmocka_unit_test(test_indivisible),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
