@@ -305,6 +305,20 @@ bool ptb_opts_is_default(const ptb_opt_set *set, const ptb_opt *opt)
     }
 }
 
+ptb_status ptb_opts_check_used(const ptb_opt_set *set, const ptb_opt_use *uses, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(uses[i].option, " "), uses[i].option);
+        const ptb_opt *opt = ptb_opts_find(set, name);
+        if (uses[i].used || !opt || ptb_opts_is_default(set, opt))
+            continue;
+        ptb_error("--%s changes nothing here: it needs %s; leave it out", uses[i].option, uses[i].needs);
+        return PTB_USAGE;
+    }
+    return PTB_OK;
+}
+
 void ptb_opts_copy(const ptb_opt_set *set, void *copy)
 {
     // Field by field, so that padding and fields outside the table stay as the caller made them.

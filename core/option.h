@@ -63,6 +63,15 @@ ptb_status ptb_opts_parse(const ptb_opt_set *sets, size_t set_count, int argc, c
 void ptb_opts_render(const ptb_opt_set *set, size_t i, ptb_text *out);
 // The field has the value that ptb_opts_defaults gives it.
 bool ptb_opts_is_default(const ptb_opt_set *set, const ptb_opt *opt);
+// An option that not every combination of the others looks at: its name, with the value in words where that
+// is its meaning ("reshard no"), what it needs to mean something, and whether that is there.
+typedef struct {
+    const char *option, *needs;
+    bool used;
+} ptb_opt_use;
+// USAGE, logged, when one of them has another value than its default and would change nothing: whoever gives
+// it believes that it matters. Options that are not in the table are left out.
+ptb_status ptb_opts_check_used(const ptb_opt_set *set, const ptb_opt_use *uses, size_t count);
 // What -1 stands for ("the preset's"), and where its "; -1: " begins in the help; NULL: -1 is no word.
 const char *ptb_opt_minus_one(const ptb_opt *opt, size_t *begin);
 // What stands for the value in help, such as "N"; NULL for a yes or no.

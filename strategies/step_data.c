@@ -31,9 +31,19 @@ static bool is_one_of(const char *name, const char *a, const char *b, const char
     return strcmp(name, a) == 0 || strcmp(name, b) == 0 || strcmp(name, c) == 0;
 }
 
+bool ptb_step_has_buckets(const char *strategy)
+{
+    return !is_one_of(strategy, "zero2", "fsdp", "hsdp"); // which reduce units
+}
+
+bool ptb_step_reduces(const char *strategy)
+{
+    return strcmp(strategy, "local-sgd") != 0; // which averages parameters
+}
+
 void ptb_step_data_params(const ptb_step_data *c, const char *strategy, ptb_params *p)
 {
-    if (is_one_of(strategy, "zero2", "fsdp", "hsdp"))
+    if (!ptb_step_has_buckets(strategy))
         ptb_params_set(p, "in_flight", "%" PRId64, c->in_flight ? c->in_flight : c->prefetch + 1);
     if (strcmp(strategy, "fsdp") == 0 || strcmp(strategy, "hsdp") == 0) {
         ptb_params_set(p, "prefetch", "%" PRId64, c->prefetch);

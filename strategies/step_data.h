@@ -47,6 +47,10 @@ typedef struct {
 // USAGE, logged, when settings contradict each other.
 ptb_status ptb_step_data_check(const ptb_step_data *config);
 ptb_data_options ptb_step_data_options(const ptb_step_data *config);
+// Of a strategy (its name in strategies/strategy.h): whether what it reduces goes in buckets (--bucket), and
+// whether that is gradients (--reduce-type).
+bool ptb_step_has_buckets(const char *strategy);
+bool ptb_step_reduces(const char *strategy);
 // What of it identifies a case of this strategy (its name in strategies/strategy.h).
 void ptb_step_data_params(const ptb_step_data *config, const char *strategy, ptb_params *params);
 // What else a case has that a strategy may not go with.

@@ -1,23 +1,16 @@
 // See step_used.h. An option that not every step looks at has a row here.
 #include "strategies/step_used.h"
 
-#include "core/log.h"
 #include "strategies/strategy.h"
 
-#include <stdio.h>
 #include <string.h>
 
 // What the strategies of a run have between them.
 typedef struct {
     bool tp, cp, ep;
     bool fsdp, sharded, local_sgd, async;
+    bool buckets, reduces; // ptb_step_has_buckets, ptb_step_reduces
 } uses;
-
-// An option, with the value in words where that is its meaning ("reshard no").
-typedef struct {
-    const char *option, *needs;
-    bool used;
-} row;
 
 static bool is_word(const char *word, const char *wanted)
 {
@@ -47,27 +40,10 @@ static ptb_status find_uses(const ptb_step_config *c, const ptb_step_names *name
         u.sharded = u.sharded || fsdp || zero2;
         u.local_sgd = u.local_sgd || is_word(s->data, "local_sgd");
         u.async = u.async || is_word(s->data, "async");
+        u.buckets = u.buckets || ptb_step_has_buckets(s->name);
+        u.reduces = u.reduces || ptb_step_reduces(s->name);
     }
     *out = u;
-    return PTB_OK;
-}
-
-// Whether it has another value than its default.
-static bool is_given(const ptb_opt_set *options, const char *words)
-{
-    char name[64];
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(words, " "), words);
-    return !ptb_opts_is_default(options, ptb_opts_find(options, name));
-}
-
-static ptb_status check_rows(const ptb_opt_set *options, const row *rows, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (rows[i].used || !is_given(options, rows[i].option))
-            continue;
-        ptb_error("--%s changes nothing here: it needs %s; leave it out", rows[i].option, rows[i].needs);
-        return PTB_USAGE;
-    }
     return PTB_OK;
 }
 
@@ -78,7 +54,7 @@ static ptb_status check_division(const ptb_opt_set *options, const ptb_step_conf
     static const char ep[] = "experts on several ranks (--strategy ep, or ep in --mesh)";
     static const char fsdp[] = "--strategy fsdp or hsdp";
     bool degrees = u->cp && is_word(c->context, "ring_all_to_all");
-    const row rows[] = {
+    const ptb_opt_use rows[] = {
         {"sequence-parallel", tp, u->tp},
         {"tensor-chunks", tp, u->tp},
         {"context", cp, u->cp},
@@ -87,11 +63,15 @@ static ptb_status check_division(const ptb_opt_set *options, const ptb_step_conf
         {"expert-overlap no", ep, u->ep},
         {"prefetch", fsdp, u->fsdp},
         {"reshard no", fsdp, u->fsdp},
+        {"prefetch", "--overlap yes, or --in-flight 0", c->overlap || !c->data_parallel.in_flight},
         {"in-flight", "--strategy fsdp, hsdp or zero2", u->sharded},
+        {"bucket", "a --strategy that reduces buckets (fsdp, hsdp and zero2 reduce units)", u->buckets},
+        {"reduce-type", "a --strategy that reduces gradients (local-sgd averages parameters, in f32)",
+         u->reduces},
         {"local-steps", "--strategy local-sgd", u->local_sgd},
         {"staleness", "--strategy async", u->async},
     };
-    return check_rows(options, rows, sizeof rows / sizeof *rows);
+    return ptb_opts_check_used(options, rows, sizeof rows / sizeof *rows);
 }
 
 static ptb_status check_optimizer(const ptb_opt_set *options, const ptb_step_config *c, bool f16)
@@ -99,7 +79,7 @@ static ptb_status check_optimizer(const ptb_opt_set *options, const ptb_step_con
     static const char adamw[] = "--optimizer adamw", sgd[] = "--optimizer sgd";
     static const char cosine[] = "--lr-schedule cosine", scaled[] = "--precision f16";
     bool is_sgd = is_word(c->optimizer, "sgd"), is_cosine = is_word(c->schedule, "cosine");
-    const row rows[] = {
+    const ptb_opt_use rows[] = {
         {"beta1", adamw, !is_sgd},
         {"beta2", adamw, !is_sgd},
         {"adam-epsilon", adamw, !is_sgd},
@@ -110,7 +90,7 @@ static ptb_status check_optimizer(const ptb_opt_set *options, const ptb_step_con
         {"loss-scale-growth", scaled, f16},
         {"recompute-every", "--recompute selective or full", !is_word(c->recompute, "none")},
     };
-    return check_rows(options, rows, sizeof rows / sizeof *rows);
+    return ptb_opts_check_used(options, rows, sizeof rows / sizeof *rows);
 }
 
 // To ask for none of what experts alone have is no contradiction.
@@ -119,7 +99,8 @@ static ptb_status check_model(const ptb_opt_set *options, const ptb_model_option
 {
     static const char experts[] = "a mixture of experts (--experts, or a preset that has some)";
     bool mixture = s->experts > 0;
-    const row rows[] = {
+    bool dense = !mixture || s->dense_layers > 0 || !s->expert_hidden; // which is as wide as they are then
+    const ptb_opt_use rows[] = {
         {"top-k", experts, mixture},
         {"expert-hidden", experts, mixture},
         {"shared-experts", experts, mixture || o->shared_experts <= 0},
@@ -128,9 +109,10 @@ static ptb_status check_model(const ptb_opt_set *options, const ptb_model_option
         {"normalise-top-k", experts, mixture},
         {"balance", experts, mixture || o->balance <= 0},
         {"balance-statistics", "load-balancing losses (--balance, with --experts)", ptb_step_balances(s)},
+        {"feed-forward", "blocks that are dense (--dense-layers), or no --expert-hidden", dense},
         {"rotary-base", "--positions rotary", s->position == PTB_ROTARY_POSITIONS},
     };
-    return check_rows(options, rows, sizeof rows / sizeof *rows);
+    return ptb_opts_check_used(options, rows, sizeof rows / sizeof *rows);
 }
 
 ptb_status ptb_step_check_used(const ptb_step_config *c, const ptb_model_shape *shape,

@@ -13,7 +13,6 @@ heads = 4
 sequence = 12
 vocab = 37
 batch = 12
-bucket = 512
 optimizer = sgd
 lr = 0.1
 clip = 0.3
@@ -21,9 +20,9 @@ deterministic = yes
 min-iters = 5
 max-iters = 5
 warmup = 0"
-printf '%s\n' "[alone]" "$model" "ranks = 1" "[divided]" "$model" "ranks = 3" "comm = mpi" "micro-batches = 2" \
+printf '%s\n' "[alone]" "$model" "bucket = 512" "ranks = 1" "[divided]" "$model" "bucket = 512" "ranks = 3" "comm = mpi" "micro-batches = 2" \
     "strategy = ddp,zero1,zero2,fsdp" "[in 16 bits over 1 rank]" "$model" "ranks = 1" "reduce-type = bf16" "strategy = fsdp" \
-    "[asynchronous]" "$model" "ranks = 3" "comm = mpi" "strategy = async" "staleness = 0" >all.ini
+    "[asynchronous]" "$model" "bucket = 512" "ranks = 3" "comm = mpi" "strategy = async" "staleness = 0" >all.ini
 try 0 "$PTBENCH" run all.ini --np 3 --db all.db --json all.json
 has err "7 cases measured (0 wrong), 0 skipped, 0 failed"
 python3 - <<'PYTHON' || fail "norms are not those of one rank"

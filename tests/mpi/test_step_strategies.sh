@@ -16,7 +16,6 @@ heads = 4
 sequence = 16
 vocab = 64
 batch = 8
-bucket = 16K
 lr-warmup = 2
 deterministic = yes
 min-iters = 6
@@ -30,22 +29,23 @@ section() {
     shift
     printf '%s\n' "$@" ""
 }
+buckets="bucket = 16K" # of strategies that have some
 experts=("experts = 8" "top-k = 2" "balance = 0")
 averages=("optimizer = sgd" "momentum = 0" "lr = 0.1")
 {
-    section dense "ranks = 1,4" "strategy = ddp" "lr = 0.003"
-    section "dense, divided" "ranks = 4" "strategy = zero1,zero2,fsdp,hsdp,tp,tp+sp,cp" "lr = 0.003"
-    section "averages, alone" "ranks = 1" "strategy = ddp" "${averages[@]}"
-    section averages "ranks = 4" "strategy = local-sgd" "local-steps = 1" "${averages[@]}"
-    section "mixture, alone" "ranks = 1" "strategy = ddp" "lr = 0.003" "${experts[@]}"
-    section mixture "ranks = 4" "strategy = ep,fsdp" "lr = 0.003" "${experts[@]}"
+    section dense "ranks = 1,4" "$buckets" "strategy = ddp" "lr = 0.003"
+    section "dense, divided" "ranks = 4" "$buckets" "strategy = zero1,zero2,fsdp,hsdp,tp,tp+sp,cp" "lr = 0.003"
+    section "averages, alone" "ranks = 1" "$buckets" "strategy = ddp" "${averages[@]}"
+    section averages "ranks = 4" "$buckets" "strategy = local-sgd" "local-steps = 1" "${averages[@]}"
+    section "mixture, alone" "ranks = 1" "$buckets" "strategy = ddp" "lr = 0.003" "${experts[@]}"
+    section mixture "ranks = 4" "$buckets" "strategy = ep,fsdp" "lr = 0.003" "${experts[@]}"
     section triple "ranks = 8" "strategy = fsdp" "mesh = tp=2,cp=2" "lr = 0.003"
 } >all.ini
 try 0 "$PTBENCH" run all.ini --np 8 --db all.db --json all.json
 has err "15 cases measured (0 wrong), 0 skipped, 0 failed"
 {
-    section divided "ranks = 4" "strategy = ddp,fsdp" "lr = 0.003"
-    section pair "ranks = 4" "strategy = tp" "mesh = cp=2" "lr = 0.003"
+    section divided "ranks = 4" "$buckets" "strategy = ddp,fsdp" "lr = 0.003"
+    section pair "ranks = 4" "$buckets" "strategy = tp" "mesh = cp=2" "lr = 0.003"
 } >twice.ini
 try 0 "$PTBENCH" run twice.ini --np 4 --repeat 2 --db twice.db --json twice.json
 
@@ -159,6 +159,8 @@ refused "--mesh tp=3 cannot cut --feed-forward 2" --np 3 --mesh tp=3 --heads 3 -
 refused "has more than the 1048576 ranks that there can be" --np 2 --mesh tp=1048576,cp=1048576,ep=1048576,pp=16
 refused "a mesh of dp=2 leaves --strategy tp 1 rank of the 2 that were started" --np 2 --strategy tp --mesh dp=2
 refused "'fsdp'" --np 2 --strategy fdsp
+refused "--bucket changes nothing here: it needs a --strategy that reduces buckets" --np 2 --strategy fsdp,zero2 --bucket 1M
+refused "--reduce-type changes nothing here: it needs a --strategy that reduces gradients" --np 2 --strategy local-sgd --reduce-type bf16
 refused "--tensor-chunks changes nothing here: it needs layers that are cut" --np 2 --strategy ddp,fsdp --tensor-chunks 4
 # Rows that cannot be cut, and in a sweep of numbers of ranks a mesh or a batch that does not fit one, are skipped by name.
 small=(--layers 1 --hidden 32 --heads 4 --vocab 67 --peak 1e11 -n 2 -w 0)

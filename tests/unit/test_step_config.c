@@ -247,14 +247,18 @@ static void test_crowd(void **state)
     assert_false(ptb_step_is_crowded(&many, 1, 2, text));
 }
 
-static ptb_status check_used(ptb_step_config *config)
+static ptb_status check_used_by(ptb_step_config *config, const char *const *strategies, size_t count)
 {
     ptb_model_shape shape;
     const ptb_opt_set options = set_of(config);
-    ptb_step_names names = {&options, (const char *const *)&config->strategy,
-                            (const char *const *)&config->precision, 1, 1};
+    ptb_step_names names = {&options, strategies, (const char *const *)&config->precision, count, 1};
     PTB_TRY(ptb_model_options_shape(&config->model, &shape));
     return ptb_step_check_used(config, &shape, &names);
+}
+
+static ptb_status check_used(ptb_step_config *config)
+{
+    return check_used_by(config, (const char *const *)&config->strategy, 1);
 }
 
 // Dense ddp in f32 with AdamW: a setting that leaves its key as it is would be ignored, so it is refused;
@@ -320,6 +324,53 @@ static void test_used_all(void **state)
     }
 }
 
+// What some strategies, or a combination with other options, do not look at is refused where nothing in the
+// run does.
+static void test_used_by_strategies(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *strategies[2], *options; // "NAME=VALUE NAME=VALUE"
+        bool taken;
+    } cases[] = {
+        {{"zero2"}, "bucket=1M", false},
+        {{"fsdp"}, "bucket=1M", false},
+        {{"hsdp", "zero2"}, "bucket=1M", false},
+        {{"fsdp", "zero1"}, "bucket=1M", true},
+        {{"ddp"}, "bucket=1M", true},
+        {{"tp"}, "bucket=1M", true},
+        {{"local-sgd"}, "bucket=1M", true},
+        {{"async"}, "bucket=1M", true},
+        {{"local-sgd"}, "reduce-type=bf16", false},
+        {{"local-sgd", "fsdp"}, "reduce-type=bf16", true},
+        {{"fsdp"}, "prefetch=3 in-flight=5 overlap=no", false},
+        {{"fsdp"}, "prefetch=3 in-flight=5", true},
+        {{"fsdp"}, "prefetch=3 overlap=no", true}, // it says how many blocks are in flight
+        {{"ddp"}, "experts=4 expert-hidden=32 feed-forward=48", false},
+        {{"ddp"}, "experts=4 expert-hidden=32 feed-forward=48 dense-layers=1", true},
+        {{"ddp"}, "experts=4 feed-forward=48", true},
+        {{"ddp"}, "feed-forward=48", true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ptb_step_config config = {0};
+        const ptb_opt_set set = set_of(&config);
+        ptb_opts_defaults(&set);
+        char options[128], *rest = options, *pair;
+        snprintf(options, sizeof options, "%s", cases[i].options);
+        while ((pair = strsep(&rest, " "))) {
+            const char *name = strsep(&pair, "=");
+            assign(&config, name, pair);
+        }
+        ptb_log_set_level((ptb_log_level)-1);
+        ptb_status status = check_used_by(&config, cases[i].strategies, cases[i].strategies[1] ? 2 : 1);
+        ptb_log_set_level(PTB_LOG_INFO);
+        if (status != (cases[i].taken ? PTB_OK : PTB_USAGE))
+            print_error("%s %s: %s\n", cases[i].strategies[0], cases[i].options, ptb_status_name(status));
+        assert_int_equal(status, cases[i].taken ? PTB_OK : PTB_USAGE);
+        release(&config);
+    }
+}
+
 // A recorded step replays what the host decided when it was recorded.
 static void test_graph(void **state)
 {
@@ -368,10 +419,17 @@ static void test_possible(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_possible), cmocka_unit_test(test_keys),      cmocka_unit_test(test_room),
-        cmocka_unit_test(test_preset),   cmocka_unit_test(test_positions), cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_graph),    cmocka_unit_test(test_crowd),     cmocka_unit_test(test_used),
+        cmocka_unit_test(test_possible),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_room),
+        cmocka_unit_test(test_preset),
+        cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_used),
         cmocka_unit_test(test_used_all),
+        cmocka_unit_test(test_used_by_strategies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
