@@ -92,7 +92,7 @@ ptb_status ptb_coll_bench_reset(ptb_bench_run *run)
 // ---- open
 
 ptb_status ptb_coll_run_new(const ptb_coll_subject *subjects, const char *const *subject_names,
-                            int subject_count, const ptb_bench_env *env, const ptb_coll_config *config,
+                            int subject_count, const ptb_bench_env *env, const ptb_opt_set *options,
                             ptb_bench_run **out)
 {
     ptb_bench_run *run = calloc(1, sizeof *run);
@@ -101,7 +101,10 @@ ptb_status ptb_coll_run_new(const ptb_coll_subject *subjects, const char *const 
         return PTB_NO_MEMORY;
     }
     run->env = env;
+    const ptb_coll_config *config = options->config;
     ptb_status status = ptb_coll_plan_make(subjects, subject_names, subject_count, env, config, &run->plan);
+    if (status == PTB_OK)
+        status = ptb_coll_check_used(&run->plan, options);
     if (status != PTB_OK)
         goto release;
     size_t n = (size_t)(run->plan.comm_count * run->plan.algo_count);
@@ -122,7 +125,7 @@ release:
 }
 
 ptb_status ptb_coll_bench_open(const ptb_collective *collective, const ptb_bench_env *env,
-                               const ptb_coll_config *config, ptb_bench_run **out)
+                               const ptb_opt_set *options, ptb_bench_run **out)
 {
     ptb_coll_subject *subject = calloc(1, sizeof *subject);
     if (!subject) {
@@ -131,7 +134,7 @@ ptb_status ptb_coll_bench_open(const ptb_collective *collective, const ptb_bench
     }
     *subject = (ptb_coll_subject){.collective = *collective, .trips = 1, .latency = !collective->has_data};
     ptb_bench_run *run;
-    ptb_status status = ptb_coll_run_new(subject, NULL, 1, env, config, &run);
+    ptb_status status = ptb_coll_run_new(subject, NULL, 1, env, options, &run);
     if (status != PTB_OK) {
         free(subject);
         return status;

@@ -9,8 +9,9 @@
 #include "collectives/collective.h"
 #include "core/bench.h"
 
+// options: the benchmark's table with its ptb_coll_config.
 ptb_status ptb_coll_bench_open(const ptb_collective *collective, const ptb_bench_env *env,
-                               const ptb_coll_config *config, ptb_bench_run **run);
+                               const ptb_opt_set *options, ptb_bench_run **run);
 ptb_status ptb_coll_bench_next(ptb_bench_run *run, ptb_case *c, bool *more);
 ptb_status ptb_coll_bench_prepare(ptb_bench_run *run, const ptb_case *c, char *reason);
 ptb_status ptb_coll_bench_reset(ptb_bench_run *run);
@@ -34,13 +35,20 @@ void ptb_coll_bench_close(ptb_bench_run *run);
         .close = ptb_coll_bench_close                                                                        \
     }
 
+// A table with its configuration, which is only read.
+#define PTB_COLL_OPT_SET(opts_, config_)                                                                     \
+    {                                                                                                        \
+        .opts = (opts_), .count = sizeof(opts_) / sizeof(opts_)[0], .config = (void *)(config_)              \
+    }
+
 // Registers `collective` (a const ptb_collective in the same file) and a benchmark with the given name and
 // option rows.
 #define PTB_COLL_BENCH(name_, summary_, ...)                                                                 \
     static const ptb_opt options[] = {__VA_ARGS__};                                                          \
     static ptb_status open_bench(const ptb_bench_env *env, const void *config, ptb_bench_run **run)          \
     {                                                                                                        \
-        return ptb_coll_bench_open(&collective, env, config, run);                                           \
+        const ptb_opt_set set = PTB_COLL_OPT_SET(options, config);                                           \
+        return ptb_coll_bench_open(&collective, env, &set, run);                                             \
     }                                                                                                        \
     static const ptb_bench bench = PTB_COLL_BENCH_INIT(name_, summary_, options, open_bench);                \
     PTB_REGISTER(PTB_KIND_COLLECTIVE, collective);                                                           \

@@ -122,13 +122,15 @@ ptb_status ptb_coll_plan_make(const ptb_coll_subject *subjects, const char *cons
                               int subject_count, const ptb_bench_env *env, const ptb_coll_config *config,
                               ptb_coll_plan *plan);
 void ptb_coll_plan_release(ptb_coll_plan *plan);
+// coll_used.c: USAGE, logged, when an option has another value than its default and no case looks at it.
+ptb_status ptb_coll_check_used(const ptb_coll_plan *plan, const ptb_opt_set *options);
 // coll_sweep.c: fills plan->points from the sizes that the options ask for.
 ptb_status ptb_coll_sweep(const ptb_coll_config *config, const ptb_dtype *types, int type_count,
                           const ptb_redop *ops, int op_count, const bool *in_place, int place_count,
                           ptb_coll_plan *plan);
 // coll_bench.c: a run over the subjects, which must live as long as it.
 ptb_status ptb_coll_run_new(const ptb_coll_subject *subjects, const char *const *subject_names,
-                            int subject_count, const ptb_bench_env *env, const ptb_coll_config *config,
+                            int subject_count, const ptb_bench_env *env, const ptb_opt_set *options,
                             ptb_bench_run **run);
 // coll_memory.c: how fast every rank's input of `bytes` is copied to its output while all do so at once,
 // GB/s, counted once. Collective over all ranks, of which none may have a reason not to; overwrites the

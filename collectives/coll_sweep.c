@@ -230,10 +230,11 @@ static void set_params(const ptb_bench_run *run, const ptb_coll_point *point, pt
         ptb_params_set(params, "register", "no");
     const char *device = ptb_coll_place_name(plan, point->comm);
     if (strcmp(device, "host") != 0) {
+        bool is_nccl = strcmp(plan->comms[point->comm]->plugin.name, "nccl") == 0;
         ptb_params_set(params, "device", "%s", device);
-        if (plan->channels)
+        if (is_nccl && plan->channels)
             ptb_params_set(params, "channels", "%d", plan->channels);
-        if (plan->gpu_direct != PTB_GPU_DIRECT_DEFAULT)
+        if (is_nccl && plan->gpu_direct != PTB_GPU_DIRECT_DEFAULT)
             ptb_params_set(params, "gpu_direct", "%s", ptb_coll_gpu_direct_names[plan->gpu_direct]);
         if (plan->blocking)
             ptb_params_set(params, "blocking", "yes");

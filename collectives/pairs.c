@@ -196,6 +196,21 @@ static ptb_status add_path(ptb_bench_run *run, path_kind path, const char *pairs
     return PTB_OK;
 }
 
+// Only messages go through a communicator.
+static ptb_status check_used(const pairs_config *c, const bool wanted[PATHS])
+{
+    static const char send[] = "send in --paths", other[] = "send, peer or peer-kernel in --paths";
+    const ptb_opt_set set = {
+        .opts = options, .count = sizeof options / sizeof *options, .config = (void *)c}; // read alone
+    bool sends = wanted[PATH_SEND];
+    const ptb_opt_use rows[] = {
+        {"comm", send, sends},
+        {"transport", send, sends},
+        {"pairs", other, sends || wanted[PATH_PEER] || wanted[PATH_PEER_KERNEL]},
+    };
+    return ptb_opts_check_used(&set, rows, sizeof rows / sizeof *rows);
+}
+
 static ptb_status plan(ptb_bench_run *run, const pairs_config *c)
 {
     bool wanted[PATHS] = {false};
@@ -212,6 +227,7 @@ static ptb_status plan(ptb_bench_run *run, const pairs_config *c)
     if (!ptb_registry_need(PTB_KIND_DEVICE, c->device))
         return PTB_USAGE;
     PTB_TRY(parse_paths(c->paths, is_host, wanted));
+    PTB_TRY(check_used(c, wanted));
     PTB_TRY(parse_bytes(c->bytes, bytes, &sizes));
     if (wanted[PATH_SEND]) {
         run->comm_ops = (const ptb_comm_ops *)ptb_registry_need(PTB_KIND_COMM, run->comm_name);
@@ -279,6 +295,8 @@ static ptb_status pairs_next(ptb_bench_run *run, ptb_case *c, bool *more)
     ptb_params_set(&c->params, "path", "%s", path_names[p->path]);
     if (p->path == PATH_SEND)
         ptb_params_set(&c->params, "comm", "%s", run->comm_name);
+    if (p->path == PATH_SEND && run->transport)
+        ptb_params_set(&c->params, "transport", "%s", run->transport);
     ptb_params_set(&c->params, "device", "%s", run->device_name);
     ptb_params_set(&c->params, "from", "%d", p->from);
     ptb_params_set(&c->params, "to", "%d", p->to);

@@ -206,6 +206,7 @@ static ptb_status choose(bool speaks, const char *text, ptb_coll_subject *chosen
 static ptb_status open_bench(const ptb_bench_env *env, const void *config, ptb_bench_run **out)
 {
     const ptb_coll_config *c = config;
+    const ptb_opt_set set = PTB_COLL_OPT_SET(options, config);
     const char *names[PATTERNS];
     int count;
     ptb_coll_subject *chosen = calloc(PATTERNS, sizeof *chosen);
@@ -216,7 +217,7 @@ static ptb_status open_bench(const ptb_bench_env *env, const void *config, ptb_b
     ptb_bench_run *run;
     ptb_status status = choose(env->world->rank == 0, c->pattern, chosen, names, &count);
     if (status == PTB_OK)
-        status = ptb_coll_run_new(chosen, names, count, env, c, &run);
+        status = ptb_coll_run_new(chosen, names, count, env, &set, &run);
     if (status != PTB_OK) {
         free(chosen);
         return status;

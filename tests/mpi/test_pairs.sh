@@ -30,4 +30,8 @@ has err "there is no path 'sideways'"
 try 2 "$PTBENCH" run pairs --np 2 --bytes 0 --db none.db
 has err "expected a size from 1 to 1T"
 try 2 "$PTBENCH" run pairs --np 2 --comm nosuch --db none.db
+try 2 "$PTBENCH" run pairs --np 2 --paths d2d --transport shm --db none.db
+has err "--transport changes nothing here: it needs send in --paths"
+try 2 "$PTBENCH" run pairs --np 2 --paths h2d,d2h --pairs ring --db none.db
+has err "--pairs changes nothing here"
 finish

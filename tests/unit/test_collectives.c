@@ -13,6 +13,7 @@
 
 #include "collectives/coll_bench.h"
 #include "collectives/world.h"
+#include "core/log.h"
 
 static const char *const *algorithms(ptb_coll_kind kind)
 {
@@ -196,6 +197,37 @@ static void cases_that_cannot_run_say_why(void **state)
     assert_int_equal(enumerate("broadcast", 4, root)->status, PTB_USAGE);
 }
 
+// A setting that no case looks at would be believed to matter.
+static void what_nothing_looks_at_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bench, *settings[7];
+        bool taken;
+    } rows[] = {
+        {"all_reduce", {"channels", "8"}, false},
+        {"all_reduce", {"gpu-direct", "off"}, false},
+        {"sendrecv", {"channels", "8", "comm", "host,mpi"}, false},
+        {"all_reduce", {"segment", "64K", "comm", "mpi"}, false},
+        {"all_reduce", {"segment", "64K", "comm", "mpi", "algo", "default,auto"}, false},
+        {"all_reduce", {"segment", "64K", "comm", "mpi,host"}, true},
+        {"all_reduce", {"segment", "64K", "comm", "mpi,rich", "algo", "ring"}, true},
+        {"all_reduce", {"segment", "64K", "comm", "local"}, true},
+        {"all_reduce", {"blocking", "yes"}, true},
+        {"barrier", {"blocking", "yes"}, true},
+        {"sendrecv", {"blocking", "yes"}, false},
+        {"sendrecv", {"blocking", "no"}, true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ptb_log_set_level((ptb_log_level)-1);
+        ptb_status status = enumerate(rows[i].bench, 4, rows[i].settings)->status;
+        ptb_log_set_level(PTB_LOG_INFO);
+        if (status != (rows[i].taken ? PTB_OK : PTB_USAGE))
+            print_error("%s --%s %s\n", rows[i].bench, rows[i].settings[0], rows[i].settings[1]);
+        assert_int_equal(status, rows[i].taken ? PTB_OK : PTB_USAGE);
+    }
+}
+
 // Prepares the only case of an all_reduce and hands out why it is skipped.
 static ptb_status prepare_too_large(ptb_world *world, void *reason)
 {
@@ -313,6 +345,7 @@ int main(void)
         cmocka_unit_test(lists_expand),
         cmocka_unit_test(lists_that_are_too_long_are_refused),
         cmocka_unit_test(cases_that_cannot_run_say_why),
+        cmocka_unit_test(what_nothing_looks_at_is_refused),
         cmocka_unit_test(memory_counts_the_staggering),
         cmocka_unit_test(expectations_cover_the_result),
         cmocka_unit_test(bus_factors_are_the_fields),
