@@ -34,7 +34,7 @@ static ptb_status make_uuid(char uuid[37])
 // What the launching process left in the environment; taken out of it, since it would make equal environments
 // differ.
 typedef struct {
-    char uuid[37], launcher[512], job_status[96];
+    char uuid[37], launcher[512], job_status[96], process[512];
     int64_t repetition, columns;
     bool launched_by_us, resume, terminal;
 } inherited;
@@ -52,6 +52,7 @@ static void take_inherited(inherited *from)
     memset(from, 0, sizeof *from);
     take(PTB_ENV_UUID, from->uuid, sizeof from->uuid);
     take(PTB_ENV_LAUNCHER, from->launcher, sizeof from->launcher);
+    take(PTB_ENV_PROCESS, from->process, sizeof from->process);
     take(PTB_ENV_STATUS, from->job_status, sizeof from->job_status);
     take(PTB_ENV_REPETITION, number, sizeof number);
     ptb_text_parse_int(number, &from->repetition);
@@ -84,6 +85,7 @@ static ptb_status run_as_rank(const ptb_plan *plan, ptb_run_origin *origin, cons
     origin->terminal = from->terminal;
     origin->columns = (int)from->columns;
     origin->launcher = *from->launcher ? from->launcher : launcher->name;
+    origin->launcher_process = from->process;
     origin->job_status = launcher->rank == 0 ? from->job_status : "";
     return ptb_session_run(plan, origin);
 }

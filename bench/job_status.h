@@ -10,7 +10,8 @@
 #define PTB_ENV_REPETITION "PTBENCH_REPETITION"
 #define PTB_ENV_LAUNCHER   "PTBENCH_LAUNCHER"
 #define PTB_ENV_RESUME     "PTBENCH_RESUMED"
-#define PTB_ENV_COLUMNS    "PTBENCH_COLUMNS" // set only when standard error is a terminal
+#define PTB_ENV_PROCESS    "PTBENCH_LAUNCHER_PROCESS" // core/process.h
+#define PTB_ENV_COLUMNS    "PTBENCH_COLUMNS"          // set only when standard error is a terminal
 #define PTB_ENV_STATUS     "PTBENCH_STATUS_FILE"
 
 typedef enum { PTB_JOB_NOT_STARTED, PTB_JOB_STARTED, PTB_JOB_ENDED, PTB_JOB_UNKNOWN } ptb_job_state;

@@ -9,6 +9,7 @@
 #include "collectives/world.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/process.h"
 #include "core/topology.h"
 #include "results/store.h"
 
@@ -80,6 +81,10 @@ static void set_environment(const launch *l, int repetition)
     setenv(PTB_ENV_UUID, l->origin->uuid, 1);
     set_number(PTB_ENV_REPETITION, repetition);
     setenv(PTB_ENV_STATUS, l->job.path, 1);
+    ptb_text process = PTB_TEXT_INIT;
+    ptb_process_append(&process);
+    setenv(PTB_ENV_PROCESS, ptb_text_string(&process), 1);
+    ptb_text_release(&process);
     if (l->origin->resume)
         setenv(PTB_ENV_RESUME, "1", 1);
     if (isatty(STDERR_FILENO))

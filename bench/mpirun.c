@@ -153,7 +153,8 @@ ptb_status ptb_launch_arguments(const ptb_run_options *run, const char *mpirun, 
         add(&list, "-x");
         add(&list, "OMP_WAIT_POLICY=passive");
     }
-    static const char *const exported[] = {PTB_ENV_UUID, PTB_ENV_REPETITION, PTB_ENV_LAUNCHER};
+    static const char *const exported[] = {PTB_ENV_UUID, PTB_ENV_REPETITION, PTB_ENV_LAUNCHER,
+                                           PTB_ENV_PROCESS};
     for (size_t i = 0; i < sizeof exported / sizeof *exported; i++) {
         add(&list, "-x");
         add(&list, exported[i]);

@@ -6,6 +6,7 @@
 #include "bench/revision.h"
 #include "bench/runner.h"
 #include "core/log.h"
+#include "core/process.h"
 #include "results/redact.h"
 
 #include <stdio.h>
@@ -15,7 +16,7 @@
 
 // What rank 0 gathers before it opens the store.
 typedef struct {
-    ptb_text hosts, placement, environment, options, build, command, launcher;
+    ptb_text hosts, placement, environment, options, build, command, launcher, processes;
     char fingerprint[17];
     char revision[72];
     double overhead_ns;
@@ -31,6 +32,7 @@ static void release(conditions *c)
     ptb_text_release(&c->build);
     ptb_text_release(&c->command);
     ptb_text_release(&c->launcher);
+    ptb_text_release(&c->processes);
 }
 
 static void join_json(char **items, int count, ptb_text *out)
@@ -114,6 +116,14 @@ static ptb_status measure_loop(ptb_world *world, conditions *c)
     return ptb_world_agree(world, ptb_runner_overhead(world, &c->overhead_ns));
 }
 
+// Rank 0, which stores the end, and who starts and looks after the ranks: between repetitions it is alone.
+static void describe_processes(const ptb_run_origin *origin, ptb_text *out)
+{
+    ptb_process_append(out);
+    if (out->length && *origin->launcher_process)
+        ptb_text_printf(out, "\n%s", origin->launcher_process);
+}
+
 static void describe_origin(const ptb_plan *plan, const ptb_run_origin *origin, conditions *c)
 {
     ptb_text_append(&c->command, "ptbench");
@@ -122,6 +132,7 @@ static void describe_origin(const ptb_plan *plan, const ptb_run_origin *origin, 
         ptb_redact_words(origin->argv[i], &c->command);
     }
     ptb_redact_words(origin->launcher, &c->launcher);
+    describe_processes(origin, &c->processes);
     ptb_plan_options_json(plan, origin->argc, origin->argv, origin->first, &c->options);
     ptb_redact_environment(environ, &c->environment);
     ptb_build_json(&c->build);
@@ -180,6 +191,7 @@ static ptb_status open_on_root(const ptb_plan *plan, const ptb_run_origin *origi
         .environment = ptb_text_string(&c->environment),
         .hosts = ptb_text_string(&c->hosts),
         .fingerprint = c->fingerprint,
+        .processes = ptb_text_string(&c->processes),
         .simulated = false,
         .clock_resolution_ns = c->clock.resolution_ns,
         .clock_overhead_ns = c->clock.overhead_ns,

@@ -1,10 +1,10 @@
 // The shared-memory start barrier; see the header for the method.
 #include "collectives/flag_barrier.h"
 
-#include "collectives/process.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/pause.h"
+#include "core/process.h"
 
 #include <errno.h>
 #include <sched.h>

@@ -1,10 +1,10 @@
 // Opening and closing a team, its symmetric memory, and how its members wait.
 #include "collectives/team.h"
-#include "collectives/process.h"
 #include "collectives/wire.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/pause.h"
+#include "core/process.h"
 #include "core/topology.h"
 
 #include <sched.h>

@@ -3,11 +3,14 @@
 #include "reports/view.h"
 
 static const char sql[] = PTB_SQL_CASES
-    ", r AS (SELECT *, " PTB_SQL_RUN_NAME " AS name FROM run"
+    ", r AS (SELECT *, " PTB_SQL_RUN_NAME " AS name, " PTB_SQL_RUN_STATE " AS now FROM run"
     " WHERE id IN (SELECT value FROM json_each(?1)))"
     " SELECT severity, text FROM ("
-    "SELECT id, 1 AS o, 'bad' AS severity, name || ' is not complete: state ' || state || CASE state"
-    " WHEN 'running' THEN ' (it still runs, or it died without saying so)' ELSE '' END"
+    "SELECT id, 1 AS o, 'bad' AS severity, name || ' is not complete: state ' || now || CASE"
+    " WHEN now = 'died' THEN ' (its processes are gone and stored no end; `ptbench run --resume ' ||"
+    " substr(uuid, 1, 8) || '` measures what is missing)'"
+    " WHEN now = 'running' AND processes <> '' THEN ' (its processes live)'"
+    " WHEN state = 'running' THEN ' (it still runs, or it died without saying so)' ELSE '' END"
     " || coalesce('; ' || reason, '') || '. What is shown is what was stored until then.' AS text"
     " FROM r WHERE state <> 'complete'"
     " UNION ALL SELECT id, 2, 'bad', name || ' used a SIMULATED device. Its numbers say nothing about real "

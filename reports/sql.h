@@ -10,6 +10,12 @@
     "CASE WHEN run.label IS NULL OR run.label = '' THEN 'run ' || run.id"                                    \
     " ELSE run.label || ' (run ' || run.id || ')' END"
 
+// A run's state as a reader takes it: "running on HOST, since ..." where it cannot be known whether it still
+// does.
+#define PTB_SQL_RUN_STATE                                                                                    \
+    "ptb_run_state(run.state, run.processes) || coalesce(' on ' || ptb_run_host(run.state, run.processes)"   \
+    " || ', since ' || strftime('%Y-%m-%dT%H:%M:%SZ', run.started_utc_s, 'unixepoch'), '')"
+
 // The CPU models of a run's hosts, each once.
 #define PTB_SQL_CPUS                                                                                         \
     "coalesce((SELECT group_concat(m, ' and ') FROM (SELECT DISTINCT json_extract(h.value, '$.cpu_model') "  \

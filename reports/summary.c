@@ -14,11 +14,11 @@
 #define ITEM(place, item, value) " UNION ALL SELECT id, " place ", heading, '" item "', " value " FROM r"
 
 static const char sql[] =
-    "WITH r AS (SELECT *, " PTB_SQL_RUN_NAME " AS heading FROM run"
+    "WITH r AS (SELECT *, " PTB_SQL_RUN_NAME " AS heading, " PTB_SQL_RUN_STATE " AS now FROM run"
     " WHERE id IN (SELECT value FROM json_each(?1))),"
     " rep AS (SELECT repetition.*, r.heading, r.id AS rid FROM repetition JOIN r ON run_id = r.id)"
     " SELECT heading, item, value FROM ("
-    "SELECT id, 1 AS o, heading, 'state' AS item, state || coalesce(': ' || reason, '') AS value FROM r"
+    "SELECT id, 1 AS o, heading, 'state' AS item, now || coalesce(': ' || reason, '') AS value FROM r"
     ITEM("2", "device", "CASE WHEN simulated THEN 'SIMULATED: not real hardware' END")
     ITEM("3", "started", UTC("started_utc_s"))
     ITEM("4", "finished", UTC("finished_utc_s") " || printf(' (after %.1f s)', finished_utc_s - started_utc_s)")

@@ -159,7 +159,8 @@ static ptb_status write_run(writer *w, int64_t run)
     ptb_table *t;
     PTB_TRY(
         ptb_export_query(w->store,
-                         "SELECT id, uuid, started_utc_s, finished_utc_s, state, reason, command, selection, "
+                         "SELECT id, uuid, started_utc_s, finished_utc_s, ptb_run_state(state, processes) AS "
+                         "state, reason, command, selection, "
                          "label, version, git_revision, build, options, environment, hosts, fingerprint, "
                          "simulated, clock_resolution_ns, clock_overhead_ns, loop_overhead_ns FROM run WHERE "
                          "id = ?1",

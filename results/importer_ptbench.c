@@ -13,7 +13,7 @@
 #define RUN_COLUMNS                                                                                          \
     "uuid, started_utc_s, finished_utc_s, state, reason, command, selection, label, version, "               \
     "git_revision, build, options, environment, hosts, fingerprint, simulated, clock_resolution_ns, "        \
-    "clock_overhead_ns, loop_overhead_ns"
+    "clock_overhead_ns, loop_overhead_ns, processes"
 #define REPETITION_COLUMNS "ordinal, started_utc_s, ranks, hosts, launcher, placement"
 #define CASE_COLUMNS                                                                                         \
     "key, bench, bytes, ranks, hosts, params, facts, state, reason, mode, combine, stopped, batch, "         \

@@ -7,10 +7,11 @@
 
 #include <stdio.h>
 
-extern const char ptb_schema_1[];
+extern const char ptb_schema_1[], ptb_schema_2[];
 
 static const ptb_migration steps[] = {
     {"create the tables", ptb_schema_1},
+    {"say which processes keep a run going", ptb_schema_2},
 };
 
 ptb_store_settings ptb_store_default_settings(void)

@@ -186,12 +186,12 @@ static bool own(const char **string)
 
 static void each_run_string(ptb_run_record *r, const char ***strings)
 {
-    const char **all[] = {&r->uuid,        &r->command,      &r->selection,  &r->label,
-                          &r->version,     &r->git_revision, &r->build,      &r->options,
-                          &r->environment, &r->hosts,        &r->fingerprint};
+    const char **all[] = {&r->uuid,        &r->command,      &r->selection,   &r->label,
+                          &r->version,     &r->git_revision, &r->build,       &r->options,
+                          &r->environment, &r->hosts,        &r->fingerprint, &r->processes};
     memcpy(strings, all, sizeof all);
 }
-enum { RUN_STRINGS = 11 };
+enum { RUN_STRINGS = 12 };
 
 static void free_run(ptb_saved_run *saved)
 {

@@ -8,10 +8,10 @@ static const char *const sql[PTB_SQL_COUNT] = {
     [PTB_SQL_RUN_INSERT] =
         "INSERT INTO run (id, uuid, started_utc_s, state, command, selection, label, version, git_revision, "
         "build, options, environment, hosts, fingerprint, simulated, clock_resolution_ns, clock_overhead_ns, "
-        "loop_overhead_ns) VALUES (?1, ?2, ?3, 'running', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, "
-        "?15, ?16, ?17)",
-    [PTB_SQL_RUN_REOPEN] = "UPDATE run SET state = 'running', reason = NULL, finished_utc_s = NULL "
-                           "WHERE id = ?1",
+        "loop_overhead_ns, processes) VALUES (?1, ?2, ?3, 'running', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, "
+        "?13, ?14, ?15, ?16, ?17, ?18)",
+    [PTB_SQL_RUN_REOPEN] = "UPDATE run SET state = 'running', reason = NULL, finished_utc_s = NULL, "
+                           "processes = ?2 WHERE id = ?1",
     [PTB_SQL_RUN_SIMULATED] = "UPDATE run SET simulated = 1 WHERE simulated = 0 AND id = "
                               "(SELECT run_id FROM repetition WHERE id = ?1)",
     [PTB_SQL_RUN_FINISH] = "UPDATE run SET state = ?2, reason = ?3, finished_utc_s = ?4 WHERE id = ?1",

@@ -40,6 +40,9 @@ static bool open_connection(const char *name, int flags, int busy_ms, sqlite3 **
         // A file from elsewhere must not be able to run anything through its schema.
         sqlite3_db_config(opened, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
         sqlite3_db_config(opened, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+        rc = ptb_store_add_functions(opened);
+    }
+    if (rc == SQLITE_OK) {
         rc = sqlite3_exec(opened, "PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON", NULL, NULL, NULL);
     }
     if (rc != SQLITE_OK) {

@@ -35,9 +35,16 @@ typedef struct {
     const char *environment; // JSON: name -> value, secrets masked
     const char *hosts;       // JSON array of topologies (core/topology.h), one a host, in host order
     const char *fingerprint; // hex, of all hosts
+    const char *processes;   // that keep the run going, a line each (core/process.h); NULL: not known
     bool simulated;
     double clock_resolution_ns, clock_overhead_ns, loop_overhead_ns;
 } ptb_run_record;
+
+// SQL functions of every query, for runs whose processes went without storing an end. state, processes:
+// columns of the table run.
+//   ptb_run_state(state, processes)  "died" for "running" when all of them have ended for certain; else state
+//   ptb_run_host(state, processes)   the host of one whose end cannot be known here, while the run counts as
+//                                    running and none is seen to live; else NULL
 
 // Opens the run with this UUID (it is "running" again) or inserts it. *run is its id, also in a spill file.
 ptb_status ptb_store_begin_run(ptb_store *store, const ptb_run_record *record, int64_t *run);

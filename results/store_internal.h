@@ -108,6 +108,9 @@ bool ptb_store_migrate(sqlite3 *db, const ptb_store_settings *settings, bool is_
 // -1 when it cannot be read.
 int ptb_store_schema_version(sqlite3 *db, int *rc);
 
+// liveness.c: the functions that store.h lists. SQLite code.
+int ptb_store_add_functions(sqlite3 *db);
+
 // spill.c: leaves the file that failed for the next writable folder, with the runs and repetitions begun so
 // far; with `whole`, with all that the file holds, which must still be readable. Logs the cause. STORE when
 // no folder is left.

@@ -91,6 +91,7 @@ int ptb_store_insert_run(ptb_store *store, int64_t id, const ptb_run_record *r)
     ptb_bind_real(&b, r->clock_resolution_ns);
     ptb_bind_real(&b, r->clock_overhead_ns);
     ptb_bind_real(&b, r->loop_overhead_ns);
+    ptb_bind_text(&b, or_else(r->processes, ""));
     return ptb_bind_run(&b);
 }
 
@@ -124,6 +125,7 @@ static int begin_run(ptb_store *store, void *argument)
     if (job->id) {
         ptb_binder reopen = ptb_bind(store, PTB_SQL_RUN_REOPEN);
         ptb_bind_int(&reopen, job->id);
+        ptb_bind_text(&reopen, or_else(job->record->processes, ""));
         return ptb_bind_run(&reopen);
     }
     rc = ptb_store_insert_run(store, 0, job->record);

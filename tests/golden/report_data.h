@@ -25,6 +25,7 @@ typedef struct {
     int ranks;
     bool simulated;
     const char *state, *reason; // of the run
+    const char *processes;      // that keep it going
 } data_run_spec;
 
 typedef struct {
@@ -75,6 +76,7 @@ static inline data_run data_begin(ptb_store *store, int number, const data_run_s
         .environment = "{\"LANG\": \"C.UTF-8\", \"API_KEY\": \"(masked)\"}",
         .hosts = "[" DATA_HOST "]",
         .fingerprint = "00f1e2d3c4b5a697",
+        .processes = spec->processes,
         .simulated = spec->simulated,
         .clock_resolution_ns = 10,
         .clock_overhead_ns = 21.5,

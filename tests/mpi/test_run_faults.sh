@@ -1,6 +1,6 @@
 # What `ptbench run` does when it is interrupted, when a rank dies, hangs or cannot store: finished cases stay, nothing is
 # left behind, and a resumed run measures only what is missing.
-# ctest: waits 40
+# ctest: waits 60
 # ctest: unsanitized
 # ctest: many starts
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
@@ -142,7 +142,36 @@ TMPDIR=$folder/temporary start_long parent.db
 kill -KILL $job
 wait $job 2>/dev/null
 no_orphans parent.db
+[ "$(state parent.db)" != running ] || fail "state $(state parent.db) with nobody left"
 ls temporary | grep ptbench && fail "a file stays behind"
+
+# Everything is killed at once, as with a lost node, in a job that another started: nobody is left to store that. While it
+# lived it ran; then it has died, and can be resumed.
+mpirun --allow-run-as-root --oversubscribe -n 2 "$PTBENCH" run all_reduce --comm host --algo direct -b 8 -e 1M --ci 0.0001% \
+    --max-iters 100000000 --max-time 250ms --mode latency --db outside.db >out 2>err &
+job=$!
+for _ in $(seq 600); do
+    grep -q '^\[2/' err && break
+    sleep 0.1
+done
+"$PTBENCH" runs --db outside.db >runs
+awk 'NR == 2 && $4 == "running" { found = 1 } END { exit !found }' runs || { fail "a run that lives does not run"; cat runs err; }
+everybody=$(ranks_of outside.db)
+kill -STOP $everybody # so that none can notice that another is gone
+kill -KILL $everybody
+wait $job 2>/dev/null
+no_orphans outside.db
+[ "$(state outside.db)" = died ] || { fail "state $(state outside.db) with nobody left"; ranks_of outside.db; }
+before=$(cases outside.db)
+try 0 "$PTBENCH" show --db outside.db
+has out "is not complete: state died"
+try 0 "$PTBENCH" report --db outside.db --output page
+has page/index.html "is not complete: state died"
+"$PTBENCH" export --db outside.db | grep -q '"state": *"died"' || fail "the export does not say that it died"
+try 0 "$PTBENCH" run --resume last --db outside.db
+[ "$(state outside.db)" = complete ] || fail "state $(state outside.db) after --resume"
+[ "$(cases outside.db)" = 36 ] || fail "$(cases outside.db) cases after --resume"
+has err "$((36 - before)) cases measured"
 
 # A database that is deleted during the run: everything is saved, also what was stored before.
 start_long gone.db

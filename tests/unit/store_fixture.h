@@ -83,6 +83,7 @@ static inline ptb_run_record fixture_run(const char *uuid)
         .environment = "{\"LANG\": \"C\"}",
         .hosts = "[{\"hostname\": \"h0\"}]",
         .fingerprint = "00ff",
+        .processes = "elsewhere machine boot spaces 17 2",
         .clock_resolution_ns = 1,
         .clock_overhead_ns = 20.5,
         .loop_overhead_ns = 1.25,

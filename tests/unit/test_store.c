@@ -2,6 +2,8 @@
 // every bit, a killed writer loses at most the case in flight.
 #include "store_fixture.h"
 
+#include "core/process.h"
+
 #include <locale.h>
 #include <math.h>
 #include <signal.h>
@@ -347,6 +349,54 @@ static void a_network_file_system_gets_a_plain_journal(void **state)
     assert_true(fixture_number_in("r.db", "SELECT count(*) FROM bench_case") == 2);
 }
 
+// Begins the run anew with these processes, and says what it then counts as.
+static void assert_counts_as(ptb_store *store, const char *processes, const char *state, const char *host)
+{
+    ptb_run_record record = fixture_run(FIXTURE_UUID);
+    int64_t run;
+    ptb_table *table;
+    record.processes = processes;
+    assert_int_equal(ptb_store_begin_run(store, &record, &run), PTB_OK);
+    static const char sql[] =
+        "SELECT ptb_run_state(state, processes), ptb_run_host(state, processes) FROM run";
+    assert_int_equal(ptb_store_query(store, sql, NULL, 0, &table), PTB_OK);
+    assert_int_equal(table->rows, 1);
+    assert_string_equal(ptb_table_cell(table, 0, 0), state);
+    assert_string_equal(ptb_table_cell(table, 0, 1), host);
+    ptb_table_free(table);
+}
+
+// A run whose end was never stored has died when all its processes are gone for certain.
+static void a_run_without_end_died_or_runs(void **state)
+{
+    (void)state;
+    ptb_store *store;
+    ptb_text own = PTB_TEXT_INIT, gone = PTB_TEXT_INIT, both = PTB_TEXT_INIT, mixed = PTB_TEXT_INIT;
+    ptb_process_append(&own);
+    const char *text = ptb_text_string(&own);
+    ptb_text_printf(&gone, "%.*s 1", (int)(strrchr(text, ' ') - text), text); // its number is ours now
+    ptb_text_printf(&both, "%s\n%s", ptb_text_string(&gone), text);
+    ptb_text_printf(&mixed, "%s\nelsewhere machine boot spaces 17 2", ptb_text_string(&gone));
+    assert_int_equal(ptb_store_open("r.db", PTB_STORE_WRITE, &store), PTB_OK);
+    assert_counts_as(store, NULL, "running", "");
+    assert_counts_as(store, text, "running", "");
+    assert_counts_as(store, ptb_text_string(&gone), "died", "");
+    assert_counts_as(store, ptb_text_string(&both), "running", "");
+    assert_counts_as(store, ptb_text_string(&mixed), "running", "elsewhere");
+    assert_counts_as(store, "elsewhere machine boot spaces 17 2", "running", "elsewhere");
+    assert_counts_as(store, "no line of ours", "running", "no");
+    assert_counts_as(store, ptb_text_string(&gone), "died", "");
+    int64_t run = (int64_t)fixture_number(store, "SELECT id FROM run");
+    assert_int_equal(ptb_store_finish_run(store, run, "complete", NULL), PTB_OK);
+    assert_true(fixture_number(store, "SELECT ptb_run_state(state, processes) = 'complete' AND "
+                                      "ptb_run_host(state, processes) IS NULL FROM run") == 1);
+    ptb_store_close(store);
+    ptb_text_release(&own);
+    ptb_text_release(&gone);
+    ptb_text_release(&both);
+    ptb_text_release(&mixed);
+}
+
 int main(void)
 {
     setlocale(LC_ALL, "");
@@ -359,6 +409,7 @@ int main(void)
         TEST(bad_records_are_refused),
         TEST(runs_are_found),
         TEST(a_killed_writer_loses_one_case_at_most),
+        TEST(a_run_without_end_died_or_runs),
         TEST(readers_work_beside_the_writer),
         TEST(a_network_file_system_gets_a_plain_journal),
     };

@@ -93,16 +93,20 @@ static void an_older_source_is_migrated_in_a_copy(void **state)
     size_t runs, cases;
     make("old.db", FIXTURE_UUID, 0, 3, "ok");
     ptb_store_settings settings = ptb_store_default_settings();
-    ptb_migration steps[2] = {settings.steps[0], {"rename", "UPDATE run SET label = 'migrated'"}};
+    const int version = (int)settings.step_count;
+    ptb_migration steps[8];
+    assert_true(settings.step_count < sizeof steps / sizeof *steps);
+    memcpy(steps, settings.steps, settings.step_count * sizeof *steps);
+    steps[settings.step_count++] = (ptb_migration){"rename", "UPDATE run SET label = 'migrated'"};
     settings.steps = steps;
-    settings.step_count = 2;
     ptb_store *store;
     assert_int_equal(ptb_store_open_with("a.db", PTB_STORE_WRITE, &settings, &store), PTB_OK);
     assert_int_equal(ptb_store_import(store, "old.db", &runs, &cases), PTB_OK);
     assert_int_equal(cases, 3);
     assert_true(fixture_number(store, "SELECT count(*) FROM run WHERE label = 'migrated'") == 1);
+    assert_true(fixture_number(store, "SELECT count(*) FROM run WHERE processes LIKE 'elsewhere %'") == 1);
     ptb_store_close(store);
-    assert_true(fixture_number_in("old.db", "SELECT user_version FROM pragma_user_version") == 1);
+    assert_true(fixture_number_in("old.db", "SELECT user_version FROM pragma_user_version") == version);
     assert_true(fixture_number_in("old.db", "SELECT count(*) FROM run WHERE label = 'migrated'") == 0);
 }
 

@@ -2,25 +2,28 @@
 // refused by name and left alone.
 #include "store_fixture.h"
 
-// The real first step and two later ones that only this test knows.
-static ptb_migration later[3];
-static ptb_store_settings versions(size_t count)
+enum { NOW = 2 }; // the version that this program writes
+
+// The real steps and two later ones that only this test knows: `more` of them.
+static ptb_migration later[NOW + 2];
+static ptb_store_settings versions(size_t more)
 {
     ptb_store_settings settings = ptb_store_default_settings();
-    later[0] = settings.steps[0];
-    later[1] =
+    assert_int_equal(settings.step_count, NOW);
+    memcpy(later, settings.steps, NOW * sizeof *later);
+    later[NOW] =
         (ptb_migration){"add a note to runs", "ALTER TABLE run ADD COLUMN note TEXT NOT NULL DEFAULT 'none';"
                                               "CREATE TABLE extra (a INTEGER) STRICT;"
                                               "INSERT INTO extra VALUES (42)"};
-    later[2] =
+    later[NOW + 1] =
         (ptb_migration){"break in the middle", "DROP TABLE metric; ALTER TABLE nowhere ADD COLUMN x TEXT"};
     settings.steps = later;
-    settings.step_count = count;
+    settings.step_count = NOW + more;
     settings.busy_ms = 100;
     return settings;
 }
 
-static void make_version_1(void)
+static void make_file(void)
 {
     ptb_store *store;
     int64_t run;
@@ -44,32 +47,63 @@ static char *contents(const char *path, size_t *size)
 static void an_older_file_is_migrated(void **state)
 {
     (void)state;
-    make_version_1();
-    ptb_store_settings two = versions(2);
+    make_file();
+    ptb_store_settings newer = versions(1);
     ptb_store *store;
-    assert_int_equal(ptb_store_open_with("r.db", PTB_STORE_WRITE, &two, &store), PTB_OK);
+    assert_int_equal(ptb_store_open_with("r.db", PTB_STORE_WRITE, &newer, &store), PTB_OK);
     assert_null(ptb_store_spill_path(store));
-    assert_true(fixture_number(store, "SELECT user_version FROM pragma_user_version") == 2);
+    assert_true(fixture_number(store, "SELECT user_version FROM pragma_user_version") == NOW + 1);
     assert_true(fixture_number(store, "SELECT count(*) FROM run WHERE note = 'none'") == 1);
     assert_true(fixture_number(store, "SELECT a FROM extra") == 42);
     assert_true(fixture_number(store, "SELECT count(*) FROM bench_case") == 1);
     int64_t run;
     assert_int_equal(fixture_add(store, fixture_begin(store, FIXTURE_UUID, &run), 2, "ok"), PTB_OK);
     ptb_store_close(store);
-    assert_int_equal(ptb_store_open_with("r.db", PTB_STORE_WRITE, &two, &store), PTB_OK); // once is enough
+    assert_int_equal(ptb_store_open_with("r.db", PTB_STORE_WRITE, &newer, &store), PTB_OK); // once is enough
     assert_true(fixture_number(store, "SELECT count(*) FROM extra") == 1);
+    ptb_store_close(store);
+}
+
+// What version 1 has not is empty afterwards, and nothing is lost.
+static void a_file_of_version_1_is_migrated(void **state)
+{
+    (void)state;
+    ptb_store_settings first = versions(0);
+    ptb_store *store;
+    sqlite3 *db;
+    first.step_count = 1;
+    assert_int_equal(ptb_store_open_with("r.db", PTB_STORE_WRITE, &first, &store), PTB_OK);
+    ptb_store_close(store);
+    assert_int_equal(sqlite3_open("r.db", &db), SQLITE_OK);
+    static const char insert[] =
+        "INSERT INTO run (uuid, started_utc_s, state, command, selection, version, build, options, "
+        "environment, "
+        "hosts, fingerprint, simulated) VALUES ('" FIXTURE_UUID
+        "', 1.5, 'running', 'ptbench run', 'quick', '0.1', '{}', '{}', '{}', '[]', '', 0)";
+    assert_int_equal(sqlite3_exec(db, insert, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    static const char is_kept[] = "SELECT processes = '' AND started_utc_s = 1.5 AND "
+                                  "ptb_run_state(state, processes) = 'running' FROM run";
+    assert_int_equal(ptb_store_open("r.db", PTB_STORE_READ, &store), PTB_OK); // through a copy
+    assert_true(fixture_number(store, is_kept) == 1);
+    ptb_store_close(store);
+    int64_t run;
+    assert_int_equal(ptb_store_open("r.db", PTB_STORE_WRITE, &store), PTB_OK);
+    assert_true(fixture_number(store, is_kept) == 1);
+    assert_int_equal(fixture_add(store, fixture_begin(store, FIXTURE_UUID, &run), 1, "ok"), PTB_OK);
+    assert_true(fixture_number(store, "SELECT count(*) FROM run") == 1);
     ptb_store_close(store);
 }
 
 static void reading_an_older_file_changes_nothing(void **state)
 {
     (void)state;
-    make_version_1();
+    make_file();
     size_t before_size, after_size;
     char *before = contents("r.db", &before_size);
-    ptb_store_settings two = versions(2);
+    ptb_store_settings newer = versions(1);
     ptb_store *store;
-    assert_int_equal(ptb_store_open_with("r.db", PTB_STORE_READ, &two, &store), PTB_OK);
+    assert_int_equal(ptb_store_open_with("r.db", PTB_STORE_READ, &newer, &store), PTB_OK);
     assert_true(fixture_number(store, "SELECT count(*) FROM run WHERE note = 'none'") == 1);
     ptb_store_close(store);
     char *after = contents("r.db", &after_size);
@@ -82,16 +116,16 @@ static void reading_an_older_file_changes_nothing(void **state)
 static void a_failing_step_leaves_the_old_file(void **state)
 {
     (void)state;
-    make_version_1();
-    ptb_store_settings three = versions(3);
+    make_file();
+    ptb_store_settings broken = versions(2);
     ptb_store *store;
     char errors[2048];
     int saved = fixture_catch_errors();
-    ptb_status status = ptb_store_open_with("r.db", PTB_STORE_WRITE, &three, &store);
+    ptb_status status = ptb_store_open_with("r.db", PTB_STORE_WRITE, &broken, &store);
     fixture_release_errors(saved, errors, sizeof errors);
     assert_int_equal(status, PTB_STORE); // the same step breaks in every spill file
-    assert_non_null(strstr(errors, "from version 2 to 3 (break in the middle)"));
-    assert_true(fixture_number_in("r.db", "SELECT user_version FROM pragma_user_version") == 1);
+    assert_non_null(strstr(errors, "from version 3 to 4 (break in the middle)"));
+    assert_true(fixture_number_in("r.db", "SELECT user_version FROM pragma_user_version") == NOW);
     assert_true(fixture_number_in("r.db", "SELECT count(*) FROM metric") == 2);
     assert_true(fixture_number_in("r.db", "SELECT count(*) FROM sqlite_schema WHERE name = 'extra'") == 0);
 }
@@ -99,29 +133,29 @@ static void a_failing_step_leaves_the_old_file(void **state)
 static void a_newer_file_is_refused(void **state)
 {
     (void)state;
-    make_version_1();
-    ptb_store_settings two = versions(2);
+    make_file();
+    ptb_store_settings newer = versions(1);
     ptb_store *store;
-    assert_int_equal(ptb_store_open_with("r.db", PTB_STORE_WRITE, &two, &store), PTB_OK);
+    assert_int_equal(ptb_store_open_with("r.db", PTB_STORE_WRITE, &newer, &store), PTB_OK);
     ptb_store_close(store);
     char errors[2048];
     int saved = fixture_catch_errors();
     ptb_status reading = ptb_store_open("r.db", PTB_STORE_READ, &store);
     fixture_release_errors(saved, errors, sizeof errors);
     assert_int_equal(reading, PTB_STORE);
-    assert_non_null(strstr(errors, "schema is version 2"));
-    assert_non_null(strstr(errors, "up to 1"));
+    assert_non_null(strstr(errors, "schema is version 3"));
+    assert_non_null(strstr(errors, "up to 2"));
     assert_non_null(strstr(errors, "use a ptbench at least as new"));
     saved = fixture_catch_errors();
     ptb_status writing = ptb_store_open("r.db", PTB_STORE_WRITE, &store);
     fixture_release_errors(saved, errors, sizeof errors);
     assert_int_equal(writing, PTB_OK);
     assert_non_null(ptb_store_spill_path(store));
-    assert_non_null(strstr(errors, "schema is version 2"));
+    assert_non_null(strstr(errors, "schema is version 3"));
     int64_t run;
     assert_int_equal(fixture_add(store, fixture_begin(store, FIXTURE_UUID, &run), 1, "ok"), PTB_OK);
     ptb_store_close(store);
-    assert_int_equal(ptb_store_open_with("r.db", PTB_STORE_READ, &two, &store), PTB_OK);
+    assert_int_equal(ptb_store_open_with("r.db", PTB_STORE_READ, &newer, &store), PTB_OK);
     assert_true(fixture_number(store, "SELECT count(*) FROM bench_case") == 1);
     ptb_store_close(store);
 }
@@ -200,9 +234,13 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_enter, fixture_leave)
     const struct CMUnitTest tests[] = {
-        TEST(an_older_file_is_migrated),          TEST(reading_an_older_file_changes_nothing),
-        TEST(a_failing_step_leaves_the_old_file), TEST(a_newer_file_is_refused),
-        TEST(what_is_not_ours_is_never_touched),  TEST(a_missing_file_is_a_usage_error),
+        TEST(a_file_of_version_1_is_migrated),
+        TEST(an_older_file_is_migrated),
+        TEST(reading_an_older_file_changes_nothing),
+        TEST(a_failing_step_leaves_the_old_file),
+        TEST(a_newer_file_is_refused),
+        TEST(what_is_not_ours_is_never_touched),
+        TEST(a_missing_file_is_a_usage_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
