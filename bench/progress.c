@@ -99,11 +99,16 @@ void ptb_progress_clear(ptb_progress *progress)
     progress->line_is_open = false;
 }
 
-void ptb_progress_end(ptb_progress *progress, const char *outcome, bool is_bad, double spent_s)
+void ptb_progress_end(ptb_progress *progress, const char *outcome, bool is_bad, bool is_measured,
+                      double spent_s)
 {
     progress->done++;
-    progress->planned_done_s += progress->current_s;
-    progress->spent_s += spent_s;
+    if (is_measured) {
+        progress->planned_done_s += progress->current_s;
+        progress->spent_s += spent_s;
+    } else {
+        progress->planned_s = fmax(progress->planned_done_s, progress->planned_s - progress->current_s);
+    }
     if (progress->style == PTB_PROGRESS_NONE)
         return;
     char elapsed[32], remaining[32];

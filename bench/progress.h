@@ -28,8 +28,10 @@ void ptb_progress_init(ptb_progress *progress, bool quiet, bool terminal, int co
 void ptb_progress_begin(ptb_progress *progress, const char *name, double estimate_s);
 // Redraws the live line, at most five times a second. `progress` is a ptb_progress.
 void ptb_progress_tick(void *progress);
-// `outcome`: "12.3 us", "skipped: ...". `is_bad` colours it.
-void ptb_progress_end(ptb_progress *progress, const char *outcome, bool is_bad, double spent_s);
+// `outcome`: "12.3 us", "skipped: ...". `is_bad` colours it. A case that was not measured says nothing about
+// the estimates of others: its own leaves the plan.
+void ptb_progress_end(ptb_progress *progress, const char *outcome, bool is_bad, bool is_measured,
+                      double spent_s);
 // Takes the live line away, so that messages stand on lines of their own.
 void ptb_progress_clear(ptb_progress *progress);
 double ptb_progress_remaining_s(const ptb_progress *progress);

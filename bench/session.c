@@ -113,7 +113,8 @@ static void report_case(session *s, const ptb_case *c, const ptb_case_result *re
     char outcome[PTB_REASON_BYTES + 64];
     bool is_bad = result->state == PTB_CASE_WRONG || result->state == PTB_CASE_FAILED;
     ptb_case_outcome(result, outcome, sizeof outcome);
-    ptb_progress_end(&s->progress, outcome, is_bad, result->elapsed_s);
+    ptb_progress_end(&s->progress, outcome, is_bad,
+                     result->state == PTB_CASE_OK || result->state == PTB_CASE_WRONG, result->elapsed_s);
     if (is_bad)
         ptb_error("%s %s: %s", key, result->state == PTB_CASE_WRONG ? "gave a wrong result" : "failed",
                   result->reason);
@@ -289,7 +290,7 @@ static ptb_status skip_part(session *s, const ptb_part *part, int ranks, const c
             char outcome[PTB_REASON_BYTES + 16];
             snprintf(outcome, sizeof outcome, "%s: %s", state, reason);
             ptb_progress_begin(&s->progress, key, 0);
-            ptb_progress_end(&s->progress, outcome, false, 0);
+            ptb_progress_end(&s->progress, outcome, false, false, 0);
             if (status == PTB_OK)
                 status = ptb_record_unrun(s->store.store, s->store.repetition, part->bench->plugin.name, key,
                                           &params, s->world->size, s->world->hosts, state, reason);

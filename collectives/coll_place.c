@@ -70,10 +70,16 @@ static bool is_refused(const ptb_bench_run *run, int comm)
     return false;
 }
 
+// Of available bytes, those that buffers may take.
+static uint64_t budget_of(uint64_t available)
+{
+    double spare = (double)available * 0.9;
+    return spare < 0x1p63 ? (uint64_t)spare : UINT64_MAX / 2;
+}
+
 static ptb_status find_budget(ptb_bench_run *run, ptb_coll_place *place)
 {
-    double spare = (double)ptb_device_available(place->device) * 0.9;
-    double most = -spare; // the maximum of negatives is the smallest
+    double most = -(double)budget_of(ptb_device_available(place->device)); // the largest of negatives
     PTB_TRY(ptb_world_reduce_max(run->env->world, &most, 1));
     place->budget_bytes = -most < 0x1p63 ? (uint64_t)-most : UINT64_MAX / 2;
     for (size_t i = 0; i < run->plan.point_count; i++) {
@@ -131,18 +137,26 @@ void ptb_coll_places_close(ptb_bench_run *run)
     run->place_count = 0;
 }
 
-static ptb_status check_memory(const ptb_bench_run *run, const ptb_coll_point *point, char *reason)
+static ptb_status check_memory(uint64_t need, uint64_t budget, int sharers, bool is_gpu, char *reason)
 {
-    uint64_t need = total_need(run, point);
-    if (need <= run->place->budget_bytes)
+    if (need <= budget)
         return PTB_OK;
-    int local = run->device->sharers;
     snprintf(reason, PTB_REASON_BYTES,
              "not enough memory: %d rank%s on this %s need%s about %.2f GB (%.2f GB each for buffers and the "
              "library's copies), and %.2f GB can be used",
-             local, local == 1 ? "" : "s", run->device->identity[0] ? "GPU" : "host", local == 1 ? "s" : "",
-             (double)need * local / 1e9, (double)need / 1e9, (double)run->place->budget_bytes * local / 1e9);
+             sharers, sharers == 1 ? "" : "s", is_gpu ? "GPU" : "host", sharers == 1 ? "s" : "",
+             (double)need * sharers / 1e9, (double)need / 1e9, (double)budget * sharers / 1e9);
     return PTB_SKIPPED;
+}
+
+void ptb_coll_place_foresee(ptb_bench_run *run, const ptb_coll_point *point, char *skip)
+{
+    int ranks = run->env->world->local_size;
+    if (strcmp(ptb_coll_place_name(&run->plan, point->comm), "host") != 0)
+        return;
+    if (!run->host_budget_bytes)
+        run->host_budget_bytes = budget_of(ptb_memory_available()) / (uint64_t)ranks;
+    (void)check_memory(total_need(run, point), run->host_budget_bytes, ranks, false, skip);
 }
 
 ptb_status ptb_coll_place_use(ptb_bench_run *run, const ptb_coll_point *point, char *reason)
@@ -159,7 +173,8 @@ ptb_status ptb_coll_place_use(ptb_bench_run *run, const ptb_coll_point *point, c
     }
     run->device = run->place->device;
     run->stream = run->place->stream;
-    return check_memory(run, point, reason);
+    return check_memory(total_need(run, point), run->place->budget_bytes, run->device->sharers,
+                        run->device->identity[0], reason);
 }
 
 void ptb_coll_buffers_free(ptb_bench_run *run)

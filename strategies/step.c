@@ -212,25 +212,6 @@ static ptb_status check_names(ptb_bench_run *run)
     return PTB_OK;
 }
 
-// Sizes that would overflow; what is merely larger than the machine is skipped later, with the figures.
-static ptb_status check_magnitude(const ptb_bench_run *run)
-{
-    const ptb_model_shape *s = &run->layout.shape;
-    double h = (double)s->hidden, l = (double)s->layers, f = (double)s->feed_forward;
-    double routed = (double)(s->top_k + s->shared_experts) * (double)s->expert_hidden;
-    double rows = (double)run->batch * (double)s->sequence / run->env.world->size;
-    double parameters = (double)run->layout.count;
-    double activations =
-        rows * (l * (16 * h + 3 * (f > routed ? f : routed) + (double)(s->heads + s->experts)) + 8 * h +
-                (double)s->vocabulary);
-    if (4 * (4 * parameters + activations) < 0x1p60)
-        return PTB_OK;
-    ptb_error("a step of %.3g parameters and %.3g activations a rank needs %.3g bytes, more than can be "
-              "counted; use a smaller --hidden, --layers, --vocab, --sequence or --batch",
-              parameters, activations, 4 * (4 * parameters + activations));
-    return PTB_USAGE;
-}
-
 static void step_close(ptb_bench_run *run)
 {
     if (!run)
@@ -283,7 +264,7 @@ static ptb_status open_model(ptb_bench_run *run)
         PTB_TRY(divide(run, run->strategies.items[i], &d));
     }
     PTB_TRY(find_batch(run));
-    PTB_TRY(check_magnitude(run));
+    PTB_TRY(ptb_step_check_magnitude(&run->layout, run->batch, run->env.world->size));
     ptb_tokens_config tokens = {.path = c->data && *c->data ? c->data : NULL,
                                 .seed = run->env.seed,
                                 .length = run->layout.shape.sequence,
@@ -341,49 +322,6 @@ static ptb_step_point point_of(const ptb_bench_run *run, size_t index)
     return point;
 }
 
-static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
-{
-    if (run->next == case_count(run)) {
-        *more = false;
-        return PTB_OK;
-    }
-    *c = (ptb_case){.fixed_batch = true, .index = run->next};
-    ptb_step_point point = point_of(run, run->next++);
-    ptb_step_division d;
-    PTB_TRY(divide(run, point.strategy, &d));
-    ptb_step_setting setting = {.mesh = &d.mesh,
-                                .type = ptb_step_type(point.precision),
-                                .graph = run->config->graph,
-                                .overlap = run->config->overlap};
-    if (ptb_strategy_data(d.strategy)->clocks) {
-        c->batch = PTB_STEP_TOGETHER;
-        c->fixed_batch = false;
-    }
-    point.mesh = d.asked[0] ? d.asked : NULL;
-    point.tensor = d.mesh.size[PTB_MESH_TP] > 1;
-    point.experts = d.mesh.size[PTB_MESH_EP] > 1;
-    point.context = d.mesh.size[PTB_MESH_CP] > 1;
-    point.balance = ptb_step_balances(&run->layout.shape);
-    ptb_step_params(run->config, &point, &c->params);
-    PTB_TRY(ptb_step_divide_batch(run->config, &run->env, &run->layout.shape, run->batch, &d));
-    memcpy(c->skip, d.skip, sizeof c->skip);
-    if (!ptb_step_has_algorithm(point.comm, point.algorithm))
-        snprintf(c->skip, sizeof c->skip, "the communicator %s has no all-reduce named '%s'", point.comm,
-                 point.algorithm);
-    if (!(run->kernels->types & 1u << ptb_step_type(point.precision)))
-        snprintf(c->skip, sizeof c->skip, "the kernels %s do not compute in %s", run->kernels->plugin.name,
-                 point.precision);
-    if (!d.skip[0])
-        (void)ptb_step_data_possible(&run->config->data_parallel, point.strategy, &setting, c->skip);
-    if (!d.skip[0] && ptb_step_balances_globally(run->config, &run->layout.shape))
-        (void)ptb_step_balance_possible(point.strategy, c->skip);
-    // At 100 GFLOP/s a rank: only for the progress line.
-    double tokens = (double)(run->batch * run->layout.shape.sequence) / run->env.world->size;
-    c->estimate_s = ptb_layout_flops_palm(&run->layout) * tokens / 100e9 * (c->batch ? (double)c->batch : 1);
-    *more = true;
-    return PTB_OK;
-}
-
 static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_step_point *point,
                                          const ptb_step_division *d)
 {
@@ -434,6 +372,68 @@ static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_ste
         .alive = run->env.alive,
         .watcher = run->env.watcher,
     };
+}
+
+// Before a device is open only the host's memory is known: what the case will be skipped for, if that is so.
+static void foresee_memory(ptb_bench_run *run, const ptb_step_point *point, const ptb_step_division *d,
+                           char *skip)
+{
+    ptb_layout_cut cut = ptb_mesh_cut(&d->mesh);
+    if (strcmp(run->config->device, "host") != 0 ||
+        ptb_layout_init(&run->cut, &run->layout.shape, &cut) != PTB_OK)
+        return;
+    char reason[PTB_REASON_BYTES];
+    int ranks = run->env.world->local_size;
+    uint64_t all = ptb_memory_available(), mine = all == UINT64_MAX ? all : all / (uint64_t)ranks;
+    ptb_trainer_config config = trainer_config(run, point, d);
+    if (!ptb_trainer_fits(&config, mine, ranks, reason))
+        memcpy(skip, reason, sizeof reason);
+    ptb_layout_release(&run->cut);
+}
+
+static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
+{
+    if (run->next == case_count(run)) {
+        *more = false;
+        return PTB_OK;
+    }
+    *c = (ptb_case){.fixed_batch = true, .index = run->next};
+    ptb_step_point point = point_of(run, run->next++);
+    ptb_step_division d;
+    PTB_TRY(divide(run, point.strategy, &d));
+    ptb_step_setting setting = {.mesh = &d.mesh,
+                                .type = ptb_step_type(point.precision),
+                                .graph = run->config->graph,
+                                .overlap = run->config->overlap};
+    if (ptb_strategy_data(d.strategy)->clocks) {
+        c->batch = PTB_STEP_TOGETHER;
+        c->fixed_batch = false;
+    }
+    point.mesh = d.asked[0] ? d.asked : NULL;
+    point.tensor = d.mesh.size[PTB_MESH_TP] > 1;
+    point.experts = d.mesh.size[PTB_MESH_EP] > 1;
+    point.context = d.mesh.size[PTB_MESH_CP] > 1;
+    point.balance = ptb_step_balances(&run->layout.shape);
+    ptb_step_params(run->config, &point, &c->params);
+    PTB_TRY(ptb_step_divide_batch(run->config, &run->env, &run->layout.shape, run->batch, &d));
+    memcpy(c->skip, d.skip, sizeof c->skip);
+    if (!ptb_step_has_algorithm(point.comm, point.algorithm))
+        snprintf(c->skip, sizeof c->skip, "the communicator %s has no all-reduce named '%s'", point.comm,
+                 point.algorithm);
+    if (!(run->kernels->types & 1u << ptb_step_type(point.precision)))
+        snprintf(c->skip, sizeof c->skip, "the kernels %s do not compute in %s", run->kernels->plugin.name,
+                 point.precision);
+    if (!d.skip[0])
+        (void)ptb_step_data_possible(&run->config->data_parallel, point.strategy, &setting, c->skip);
+    if (!d.skip[0] && ptb_step_balances_globally(run->config, &run->layout.shape))
+        (void)ptb_step_balance_possible(point.strategy, c->skip);
+    if (run->env.dry_run && !c->skip[0])
+        foresee_memory(run, &point, &d, c->skip);
+    // At 100 GFLOP/s a rank: only for the progress line.
+    double tokens = (double)(run->batch * run->layout.shape.sequence) / run->env.world->size;
+    c->estimate_s = ptb_layout_flops_palm(&run->layout) * tokens / 100e9 * (c->batch ? (double)c->batch : 1);
+    *more = true;
+    return PTB_OK;
 }
 
 static ptb_status step_prepare(ptb_bench_run *run, const ptb_case *c, char *reason)

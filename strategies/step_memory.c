@@ -14,6 +14,24 @@ typedef struct {
     double resident; // growth of the process; NAN: unknown
 } rank_memory;
 
+ptb_status ptb_step_check_magnitude(const ptb_layout *layout, int64_t batch, int ranks)
+{
+    const ptb_model_shape *s = &layout->shape;
+    double h = (double)s->hidden, l = (double)s->layers, f = (double)s->feed_forward;
+    double routed = (double)(s->top_k + s->shared_experts) * (double)s->expert_hidden;
+    double rows = (double)batch * (double)s->sequence / ranks;
+    double parameters = (double)layout->count;
+    double activations =
+        rows * (l * (16 * h + 3 * (f > routed ? f : routed) + (double)(s->heads + s->experts)) + 8 * h +
+                (double)s->vocabulary);
+    if (4 * (4 * parameters + activations) < 0x1p60)
+        return PTB_OK;
+    ptb_error("a step of %.3g parameters and %.3g activations a rank needs %.3g bytes, more than can be "
+              "counted; use a smaller --hidden, --layers, --vocab, --sequence or --batch",
+              parameters, activations, 4 * (4 * parameters + activations));
+    return PTB_USAGE;
+}
+
 void ptb_step_memory_begin(ptb_step_memory *memory)
 {
     *memory = (ptb_step_memory){.resident_before = UINT64_MAX};

@@ -18,6 +18,9 @@ typedef struct {
     int fullest; // rank with the largest sum
 } ptb_step_memory;
 
+// USAGE, logged, for sizes that would overflow; what is merely larger than the machine is skipped later, with
+// the figures.
+ptb_status ptb_step_check_magnitude(const ptb_layout *layout, int64_t batch, int ranks);
 // Before the trainer of a case is made.
 void ptb_step_memory_begin(ptb_step_memory *memory);
 // After the steps: gathers the peaks of all ranks and adds metrics (the category's largest over ranks,

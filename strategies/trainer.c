@@ -172,17 +172,16 @@ void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_C
     bytes[PTB_MEMORY_WORKSPACE] += c->kernels->stream_workspace(c->threads);
 }
 
-static void explain_memory(const ptb_trainer *t, char *reason)
+bool ptb_trainer_fits(const ptb_trainer_config *c, uint64_t available, int sharers, char *reason)
 {
-    const ptb_trainer_config *c = &t->config;
-    uint64_t bytes[PTB_MEMORY_COUNT], sum = 0, available = ptb_device_available(t->device);
+    uint64_t bytes[PTB_MEMORY_COUNT], sum = 0;
     ptb_trainer_memory(c, bytes);
     char has[96] = "";
     for (int i = 0; i < PTB_MEMORY_COUNT; i++)
         sum += bytes[i];
     if (available != UINT64_MAX)
         snprintf(has, sizeof has, "; %.3g GB are available to each of the %d ranks that share it",
-                 (double)available * 1e-9, t->device->sharers);
+                 (double)available * 1e-9, sharers);
     snprintf(reason, PTB_REASON_BYTES,
              "needs %.3g GB a rank (parameters %.3g, gradients %.3g, optimizer %.3g, activations %.3g, "
              "communication %.3g, workspace %.3g) on device %s%s",
@@ -190,16 +189,19 @@ static void explain_memory(const ptb_trainer *t, char *reason)
              (double)bytes[PTB_MEMORY_GRADIENTS] * 1e-9, (double)bytes[PTB_MEMORY_OPTIMIZER] * 1e-9,
              (double)bytes[PTB_MEMORY_ACTIVATIONS] * 1e-9, (double)bytes[PTB_MEMORY_COMMUNICATION] * 1e-9,
              (double)bytes[PTB_MEMORY_WORKSPACE] * 1e-9, c->device, has);
+    return sum <= available;
+}
+
+static bool fits(const ptb_trainer *t, char *reason)
+{
+    return ptb_trainer_fits(&t->config, ptb_device_available(t->device), t->device->sharers, reason);
 }
 
 // Linux hands out more memory than there is and kills later; so ask before.
 static ptb_status check_memory(const ptb_trainer *t)
 {
-    uint64_t bytes[PTB_MEMORY_COUNT], sum = 0;
-    ptb_trainer_memory(&t->config, bytes);
-    for (int i = 0; i < PTB_MEMORY_COUNT; i++)
-        sum += bytes[i];
-    return sum > ptb_device_available(t->device) ? PTB_NO_MEMORY : PTB_OK;
+    char reason[PTB_REASON_BYTES];
+    return fits(t, reason) ? PTB_OK : PTB_NO_MEMORY;
 }
 
 static ptb_status make_records(ptb_trainer *t)
@@ -499,7 +501,7 @@ ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_t
     if (status == PTB_OK)
         status = make_shared(t, reason);
     if (status == PTB_NO_MEMORY && t->device) {
-        explain_memory(t, reason);
+        (void)fits(t, reason); // memory that was taken meanwhile is the reason, too
         status = PTB_SKIPPED;
     }
     if (status != PTB_OK) {

@@ -119,6 +119,9 @@ ptb_status ptb_trainer_phase(void *context, ptb_phase phase);
 int64_t ptb_trainer_sequences(const ptb_trainer_config *config);
 // How experts are divided over ranks, without lane and device; false: each rank has all of them.
 bool ptb_trainer_experts(const ptb_trainer_config *config, ptb_expert_env *env);
+// Whether a rank's memory suffices, of which so much is available to it and as many share the device's;
+// always says what it needs and for what, into reason (PTB_REASON_BYTES).
+bool ptb_trainer_fits(const ptb_trainer_config *config, uint64_t available, int sharers, char *reason);
 // Bytes a rank needs, by category.
 void ptb_trainer_memory(const ptb_trainer_config *config, uint64_t bytes[PTB_MEMORY_COUNT]);
 

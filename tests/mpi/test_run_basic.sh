@@ -98,6 +98,13 @@ awk 'NR == 2 { exit !($4 == "complete" && $6 == 2 && $7 == 4) }' out || { fail "
 try 0 "$PTBENCH" run all_reduce --np 5 --comm host --bytes 8 -n 3 -w 1 --place out --db many.db
 has err "1 case measured"
 
+# What cannot fit into this machine takes no time, and says so where cases are only listed.
+try 0 "$PTBENCH" run step all_reduce --np 2 --dry-run --model llama3-70b --strategy ddp --comm host --bytes 8,64T --place out
+has out "0.00 s  step/strategy=ddp/"
+has out "skipped: needs "
+has out "skipped: not enough memory: 2 ranks on this host need about"
+has out "3 cases, about 1 s, on 2 ranks on 1 host"
+
 # What is wrong with a request is said once, by exit code 2, and nothing is stored.
 refused() { # MESSAGE ARGUMENT...
     local message=$1

@@ -269,6 +269,19 @@ static void memory_counts_the_staggering(void **state)
         fail_msg("%s", reason);
 }
 
+// When cases are only counted, one that cannot fit into this host is skipped already, so that no time is
+// planned for it; for other devices it is seen once they are open.
+static void what_cannot_fit_is_foreseen(void **state)
+{
+    (void)state;
+    const char *const sizes[] = {"bytes", "8,64T", "place", "out", "comm", "mpi", NULL};
+    const cases *all = enumerate("all_reduce", 4, sizes);
+    assert_int_equal(all->status, PTB_OK);
+    assert_int_equal(all->count, 2);
+    assert_string_equal(all->c[0].skip, "");
+    assert_non_null(strstr(all->c[1].skip, "not enough memory: 2 ranks on this host need about"));
+}
+
 static const ptb_collective *collective(size_t i)
 {
     return (const ptb_collective *)(const void *)ptb_registry_at(PTB_KIND_COLLECTIVE, i);
@@ -347,6 +360,7 @@ int main(void)
         cmocka_unit_test(cases_that_cannot_run_say_why),
         cmocka_unit_test(what_nothing_looks_at_is_refused),
         cmocka_unit_test(memory_counts_the_staggering),
+        cmocka_unit_test(what_cannot_fit_is_foreseen),
         cmocka_unit_test(expectations_cover_the_result),
         cmocka_unit_test(bus_factors_are_the_fields),
         cmocka_unit_test(uneven_counts_agree_between_ranks),
