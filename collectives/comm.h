@@ -78,6 +78,7 @@ typedef struct {
     bool threads;           // several threads of this rank will use the library (training steps)
     bool measure;     // where the back-end is to choose the algorithm, it may take some seconds, once on a
                       // machine, to measure which is the fastest
+    bool untimed;     // nor does its choice depend on what was ever measured: the same on every machine
     double timeout_s; // a peer that does not answer for so long is lost; 0: never
     int channels;     // of nccl (thread blocks a call); 0: its own choice
     ptb_gpu_direct gpu_direct; // of nccl

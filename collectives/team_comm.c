@@ -69,7 +69,7 @@ static ptb_status choose_at_open(ptb_team_comm *c, ptb_world *world, const ptb_c
     }
     c->choice = calloc(1, sizeof *c->choice);
     PTB_TRY(ptb_world_agree(world, c->choice ? PTB_OK : PTB_NO_MEMORY));
-    if (threads || world->size == 1)
+    if (threads || world->size == 1 || config->untimed)
         return PTB_OK;
     bool found;
     PTB_TRY(ptb_auto_load(world, c->choice, &found));

@@ -44,7 +44,7 @@ first=$(taskset -pc $$ | sed -E 's/.*: ([0-9]+).*/\1/')
 taskset -c "$first" "$PTBENCH" doctor >out 2>err
 has out "bound to a core each up to --np 1,"
 
-# The table of algorithms: measured once, and anew when that is asked for.
+# The table of algorithms: measured once, and anew when that is asked for. A step that is to repeat to the bit does without.
 auto=("$PTBENCH" run all_reduce --np 2 --comm host --place out --bytes 8 -n 3 -w 1)
 try 0 "${auto[@]}"
 has err "measuring the algorithms of"
@@ -53,6 +53,11 @@ table=$(echo cache/ptbench/auto-*-2x1.json)
 cp "$table" cache/ptbench/auto-0123456789abcdef-2x1.json
 try 0 "${auto[@]}"
 has_not err "measuring the algorithms of"
+step=("$PTBENCH" run step --np 2 --layers 1 --hidden 32 --heads 2 --sequence 16 --vocab 64 --peak 1e11 -n 1 -w 0)
+try 0 "${step[@]}" --json timed.json
+has timed.json '"chosen_by": "auto, measured table"'
+try 0 "${step[@]}" --deterministic --json untimed.json
+has untimed.json '"chosen_by": "auto, fixed rule"'
 try 0 "${auto[@]}" --renew-auto --dry-run
 [ -s "$table" ] || fail "a plan forgot the table"
 try 0 "${auto[@]}" --renew-auto
