@@ -22,6 +22,20 @@ ptb_status ptb_world_agree(ptb_world *world, ptb_status mine)
     return status != PTB_OK ? status : (ptb_status)worst;
 }
 
+ptb_status ptb_world_calloc(ptb_world *world, size_t bytes, const char *what, void **memory)
+{
+    void *mine = calloc(1, bytes);
+    ptb_status status = ptb_world_agree(world, mine ? PTB_OK : PTB_NO_MEMORY);
+    if (status == PTB_NO_MEMORY)
+        ptb_error("no memory for the state of %s", what);
+    if (status != PTB_OK) {
+        free(mine);
+        return status;
+    }
+    *memory = mine;
+    return PTB_OK;
+}
+
 void ptb_world_free_strings(char **strings, int count)
 {
     for (int i = 0; strings && i < count; i++)

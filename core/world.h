@@ -94,6 +94,8 @@ int ptb_world_local_rank(const ptb_world *world, int rank);
 // Agrees on a status: every rank returns the worst of all ranks' (largest enum value that is not OK), so that
 // all leave a case together. core/world.c.
 ptb_status ptb_world_agree(ptb_world *world, ptb_status mine);
+// Zeroed memory for the state of `what` on all ranks, or on none: NO_MEMORY, logged. Collective.
+ptb_status ptb_world_calloc(ptb_world *world, size_t bytes, const char *what, void **memory);
 // Gathers one string of any length from each rank; on root *out is a heap array of `size` heap strings,
 // elsewhere NULL.
 ptb_status ptb_world_gather_strings(ptb_world *world, int root, const char *mine, char ***out);

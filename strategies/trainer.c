@@ -472,13 +472,10 @@ ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_t
         snprintf(reason, PTB_REASON_BYTES, "the kernels %s have no TF32", config->kernels->plugin.name);
         return PTB_SKIPPED;
     }
-    ptb_trainer *t = calloc(1, sizeof *t);
-    ptb_status status = ptb_world_agree(config->world, t ? PTB_OK : PTB_NO_MEMORY);
-    if (status != PTB_OK) {
-        ptb_error("no memory for the state of a trainer");
-        free(t);
-        return status;
-    }
+    void *state;
+    PTB_TRY(ptb_world_calloc(config->world, sizeof(ptb_trainer), "a trainer", &state));
+    ptb_trainer *t = state;
+    ptb_status status = PTB_OK;
     t->config = *config;
     if (!config->mesh.size[0])
         status = ptb_mesh_init(&t->config.mesh, &(ptb_mesh_sizes){.tp = 0}, config->world->size,

@@ -90,20 +90,16 @@ static ptb_status reserve(async *a)
 
 static ptb_status async_open(const ptb_data_env *env, ptb_data **data)
 {
-    async *a = calloc(1, sizeof *a);
     ptb_lane *lane = env->shard[PTB_GROUP_DENSE];
     ptb_world *world = lane->comm->world;
-    ptb_status status = ptb_world_agree(world, a ? PTB_OK : PTB_NO_MEMORY);
-    if (status != PTB_OK) {
-        ptb_error("no memory for the state of async");
-        free(a);
-        return status;
-    }
+    void *state;
+    PTB_TRY(ptb_world_calloc(world, sizeof(async), "async", &state));
+    async *a = state;
     ptb_shard_config config = config_of(env);
     a->slots = (size_t)config.versions;
     a->updates = (ptb_timeline){.trace = env->timeline->trace, .stream = lane->stream};
     a->base = (ptb_data){.ops = &async_ops, .env = *env, .updates = &a->updates};
-    status = ptb_shard_init(&a->shard, &a->base, &config);
+    ptb_status status = ptb_shard_init(&a->shard, &a->base, &config);
     if (status == PTB_OK)
         status = ptb_world_agree(world, make_versions(a));
     if (status == PTB_OK)

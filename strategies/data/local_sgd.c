@@ -9,8 +9,6 @@
 #include "strategies/data/replica.h"
 #include "strategies/data/segment.h"
 
-#include "core/log.h"
-
 #include <stdlib.h>
 
 typedef struct {
@@ -60,16 +58,12 @@ static ptb_status make_own(local_sgd *l)
 
 static ptb_status local_sgd_open(const ptb_data_env *env, ptb_data **data)
 {
-    local_sgd *l = calloc(1, sizeof *l);
     ptb_world *world = env->reduce[PTB_GROUP_DENSE]->comm->world;
-    ptb_status status = ptb_world_agree(world, l ? PTB_OK : PTB_NO_MEMORY);
-    if (status != PTB_OK) {
-        ptb_error("no memory for the state of local-sgd");
-        free(l);
-        return status;
-    }
+    void *state;
+    PTB_TRY(ptb_world_calloc(world, sizeof(local_sgd), "local-sgd", &state));
+    local_sgd *l = state;
     l->base = (ptb_data){.ops = &local_sgd_ops, .env = *env};
-    status = ptb_replica_init(&l->replica, &l->base, true);
+    ptb_status status = ptb_replica_init(&l->replica, &l->base, true);
     if (status == PTB_OK)
         status = ptb_world_agree(world, make_own(l));
     if (status != PTB_OK) {

@@ -7,8 +7,6 @@
 // before.
 #include "strategies/data/shard.h"
 
-#include "core/log.h"
-
 #include <stdlib.h>
 
 typedef struct {
@@ -32,16 +30,11 @@ static void zero1_close(ptb_data *data)
 
 static ptb_status zero1_open(const ptb_data_env *env, ptb_data **data)
 {
-    zero1 *z = calloc(1, sizeof *z);
-    ptb_world *world = env->shard[PTB_GROUP_DENSE]->comm->world;
-    ptb_status status = ptb_world_agree(world, z ? PTB_OK : PTB_NO_MEMORY);
-    if (status != PTB_OK) {
-        ptb_error("no memory for the state of zero1");
-        free(z);
-        return status;
-    }
+    void *state;
+    PTB_TRY(ptb_world_calloc(env->shard[PTB_GROUP_DENSE]->comm->world, sizeof(zero1), "zero1", &state));
+    zero1 *z = state;
     z->base = (ptb_data){.ops = &zero1_ops, .env = *env};
-    status = ptb_shard_init(&z->shard, &z->base, &config);
+    ptb_status status = ptb_shard_init(&z->shard, &z->base, &config);
     if (status != PTB_OK) {
         zero1_close(&z->base);
         return status;

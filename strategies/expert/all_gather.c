@@ -3,7 +3,6 @@
 // dispatcher of Megatron-LM; Rajbhandari et al. 2022, "DeepSpeed-MoE", section 5.2). n C bytes a row in each
 // direction whatever is chosen: less than an all-to-all moves when top_k is more than n, and nothing depends
 // on counts.
-#include "core/log.h"
 #include "strategies/expert/dispatch.h"
 
 #include <stdlib.h>
@@ -59,18 +58,15 @@ static void close_all_gather(ptb_expert_axis *axis)
 
 static ptb_status open_all_gather(const ptb_expert_env *env, ptb_expert_axis **axis)
 {
-    all_gather *a = calloc(1, sizeof *a);
-    if (!a)
-        ptb_error("no memory for the all-gather of experts");
-    ptb_status status = ptb_world_agree(env->lane->comm->world, a ? PTB_OK : PTB_NO_MEMORY);
-    if (status == PTB_OK) {
-        ptb_expert_axis_describe(env, &a->base);
-        status = ptb_lane_alloc(a->base.env.lane, PTB_MEMORY_COMMUNICATION, all_bytes(&a->base), &a->memory);
-    }
+    void *state;
+    PTB_TRY(
+        ptb_world_calloc(env->lane->comm->world, sizeof(all_gather), "the all-gather of experts", &state));
+    all_gather *a = state;
+    ptb_expert_axis_describe(env, &a->base);
+    ptb_status status =
+        ptb_lane_alloc(a->base.env.lane, PTB_MEMORY_COMMUNICATION, all_bytes(&a->base), &a->memory);
     if (status != PTB_OK) {
-        if (a && a->memory)
-            ptb_lane_free(env->lane, PTB_MEMORY_COMMUNICATION, all_bytes(&a->base), a->memory);
-        free(a);
+        close_all_gather(&a->base);
         return status;
     }
     a->rows = a->memory;

@@ -6,7 +6,6 @@
 // with, and the host need not know. Drop-less, a rank sends as many rows as chose the other's experts
 // (all-to-all-v, as Megatron-LM's dispatcher does): the ranks tell each other how many those are, and the
 // host waits for that in every layer.
-#include "core/log.h"
 #include "strategies/expert/dispatch.h"
 
 #include <stdlib.h>
@@ -99,17 +98,12 @@ static ptb_status allocate(all_to_all *a)
 
 static ptb_status open_all_to_all(const ptb_expert_env *env, ptb_expert_axis **axis)
 {
-    all_to_all *a = calloc(1, sizeof *a);
-    ptb_world *world = env->lane->comm->world;
-    if (!a)
-        ptb_error("no memory for the all-to-all of experts");
-    ptb_status status = ptb_world_agree(world, a ? PTB_OK : PTB_NO_MEMORY);
-    if (status != PTB_OK) {
-        free(a);
-        return status;
-    }
+    void *state;
+    PTB_TRY(
+        ptb_world_calloc(env->lane->comm->world, sizeof(all_to_all), "the all-to-all of experts", &state));
+    all_to_all *a = state;
     ptb_expert_axis_describe(env, &a->base);
-    status = allocate(a);
+    ptb_status status = allocate(a);
     if (status != PTB_OK) {
         close_all_to_all(&a->base);
         return status;

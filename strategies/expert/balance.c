@@ -55,16 +55,12 @@ void ptb_balance_axis_memory(const ptb_balance_env *e, uint64_t bytes[PTB_MEMORY
 ptb_status ptb_balance_axis_open(const ptb_balance_env *env, ptb_balance_axis **axis)
 {
     PTB_TRY(ptb_balance_axis_check(env)); // all ranks have the same
-    ptb_balance_axis *a = calloc(1, sizeof *a);
-    ptb_status status = ptb_world_agree(env->lane->comm->world, a ? PTB_OK : PTB_NO_MEMORY);
-    if (status != PTB_OK) {
-        ptb_error("no memory for the state of the experts' balance");
-        free(a);
-        return status;
-    }
-    void *counts = NULL, *sums = NULL;
+    void *state, *counts = NULL, *sums = NULL;
+    PTB_TRY(
+        ptb_world_calloc(env->lane->comm->world, sizeof(ptb_balance_axis), "the experts' balance", &state));
+    ptb_balance_axis *a = state;
     a->env = *env;
-    status = ptb_lane_alloc(env->lane, PTB_MEMORY_COMMUNICATION, counts_bytes(env), &counts);
+    ptb_status status = ptb_lane_alloc(env->lane, PTB_MEMORY_COMMUNICATION, counts_bytes(env), &counts);
     if (status == PTB_OK)
         status = ptb_lane_alloc(env->lane, PTB_MEMORY_COMMUNICATION, sums_bytes(env), &sums);
     a->counts = counts;

@@ -79,15 +79,12 @@ static ptb_status allocate(ptb_tensor_axis *a)
 ptb_status ptb_tensor_axis_open(const ptb_tensor_env *env, ptb_tensor_axis **axis)
 {
     PTB_TRY(ptb_tensor_axis_check(env)); // all ranks have the same
-    ptb_tensor_axis *a = calloc(1, sizeof *a);
-    ptb_status status = ptb_world_agree(env->lane->comm->world, a ? PTB_OK : PTB_NO_MEMORY);
-    if (status != PTB_OK) {
-        ptb_error("no memory for the state of a tensor-parallel axis");
-        free(a);
-        return status;
-    }
+    void *state;
+    PTB_TRY(
+        ptb_world_calloc(env->lane->comm->world, sizeof(ptb_tensor_axis), "a tensor-parallel axis", &state));
+    ptb_tensor_axis *a = state;
     a->env = *env;
-    status = allocate(a);
+    ptb_status status = allocate(a);
     if (status != PTB_OK) {
         ptb_tensor_axis_close(a);
         return status;
