@@ -295,4 +295,29 @@ static inline bool data_equal(const data_run *a, const data_run *b, double toler
     return false;
 }
 
+// A run of `s` gives what `other` gave, which may have had other ranks, up to rounding.
+static inline void data_check_equal(data_settings s, const data_run *other, double tolerance)
+{
+    data_run *run = data_train_all(s);
+    assert_true(data_equal(run, other, tolerance));
+    data_free(run);
+}
+
+// And the norms of its gradients.
+static inline void data_check_norms(data_settings s, const data_run *other, double tolerance)
+{
+    data_run *run = data_train_all(s);
+    assert_true(data_equal(run, other, tolerance));
+    for (int step = 0; step < DATA_STEPS; step++)
+        assert_true(fabs(run->norms[step] / other->norms[step] - 1) < tolerance);
+    data_free(run);
+}
+
+// No bit of losses and parameters differs.
+static inline void data_assert_same(const data_run *a, const data_run *b)
+{
+    assert_memory_equal(a->losses[0], b->losses[0], sizeof a->losses[0]);
+    assert_memory_equal(&a->hashes[0], &b->hashes[0], sizeof a->hashes[0]);
+}
+
 #endif

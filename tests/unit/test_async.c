@@ -34,11 +34,7 @@ static void test_synchronous(void **state)
         data_settings s = settings[i];
         data_run *one = train_alone(s, "ddp");
         s.strategy = "async";
-        data_run *many = data_train_all(s);
-        assert_true(data_equal(many, one, tolerance));
-        for (int step = 0; step < DATA_STEPS; step++)
-            assert_true(fabs(many->norms[step] / one->norms[step] - 1) < tolerance);
-        data_free(many);
+        data_check_norms(s, one, tolerance);
         data_free(one);
     }
 }
@@ -54,8 +50,7 @@ static void test_types(void **state)
         data_run *zero1 = data_train_all(s);
         s.strategy = "async";
         data_run *many = data_train_all(s);
-        assert_memory_equal(many->losses[0], zero1->losses[0], sizeof zero1->losses[0]);
-        assert_memory_equal(&many->hashes[0], &zero1->hashes[0], sizeof zero1->hashes[0]);
+        data_assert_same(many, zero1);
         data_free(many);
         data_free(zero1);
     }
@@ -77,9 +72,7 @@ static void test_delayed(void **state)
         for (size_t i = 0; i < count; i++) {
             s.ranks = ranks[i];
             s.micro_batches = 1 + (int64_t)(i % 2);
-            data_run *many = data_train_all(s);
-            assert_true(data_equal(many, reference, tolerance));
-            data_free(many);
+            data_check_equal(s, reference, tolerance);
         }
         s.options.staleness = staleness == 1 ? 0 : staleness - 1;
         data_run *fresher = data_train_all(s);

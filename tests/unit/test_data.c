@@ -10,13 +10,6 @@ static const char *const sharded[] = {"zero1", "zero2", "fsdp"};
 enum { SHARDED = sizeof sharded / sizeof *sharded };
 static const double tolerance = 1e-5;
 
-static void check_ranks(data_settings s, const data_run *one)
-{
-    data_run *many = data_train_all(s);
-    assert_true(data_equal(many, one, tolerance));
-    data_free(many);
-}
-
 static void test_ranks(void **state)
 {
     (void)state;
@@ -32,11 +25,11 @@ static void test_ranks(void **state)
                 s.strategy = sharded[k];
                 s.ranks = ranks[r];
                 s.options.depth = 1;
-                check_ranks(s, one);
+                data_check_equal(s, one, tolerance);
             }
         s.strategy = "ddp";
         s.ranks = 3;
-        check_ranks(s, one);
+        data_check_equal(s, one, tolerance);
         data_free(one);
     }
 }
@@ -58,8 +51,7 @@ static void test_overlap(void **state)
         for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
             s.options = options[i];
             data_run *with = data_train_all(s);
-            assert_memory_equal(with->losses[0], without->losses[0], sizeof with->losses[0]);
-            assert_memory_equal(&with->hashes[0], &without->hashes[0], sizeof with->hashes[0]);
+            data_assert_same(with, without);
             data_free(with);
         }
         data_free(without);
@@ -89,11 +81,7 @@ static void test_settings(void **state)
             if (!test_on_host() && k != 2 && k != i % 2)
                 continue;
             s.strategy = sharded[k];
-            data_run *many = data_train_all(s);
-            assert_true(data_equal(many, one, tolerance));
-            for (int step = 0; step < DATA_STEPS; step++)
-                assert_true(fabs(many->norms[step] / one->norms[step] - 1) < tolerance);
-            data_free(many);
+            data_check_norms(s, one, tolerance);
         }
         data_free(one);
     }
@@ -223,8 +211,7 @@ static void test_graph(void **state)
             data_run *enqueued = data_train_all(s);
             s.graph = true;
             data_run *replayed = data_train_all(s);
-            assert_memory_equal(replayed->losses[0], enqueued->losses[0], sizeof enqueued->losses[0]);
-            assert_memory_equal(&replayed->hashes[0], &enqueued->hashes[0], sizeof enqueued->hashes[0]);
+            data_assert_same(replayed, enqueued);
             for (int lane = 0; lane < PTB_LANE_COUNT; lane++)
                 assert_memory_equal(replayed->moved[lane].bytes, enqueued->moved[lane].bytes,
                                     sizeof enqueued->moved[lane].bytes);
