@@ -383,7 +383,7 @@ static void add_peak(const summary *s)
     if (!isnan(peak))
         ptb_metrics_add(
             s->metrics, "expected", peak, "GB/s", PTB_NEUTRAL,
-            "rate at which the busiest link carries what the algorithm implies (fact expected_how)");
+            "rate that the busiest link, or copies through memory, allow at most (fact expected_how)");
 }
 
 // Said once, for the first rank that misses something.

@@ -3,7 +3,8 @@
 // on the wire; both are stored side by side (bench/counters.h).
 //
 // The expected peak is no model of a library: it is the rate at which the busiest link would carry what the
-// algorithm implies, at its full rate and without a pause.
+// algorithm implies, at its full rate and without a pause, or, through the memory of a host,
+// at which copies were measured.
 #ifndef PTB_CORE_TRAFFIC_H
 #define PTB_CORE_TRAFFIC_H
 
