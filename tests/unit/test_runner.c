@@ -24,7 +24,7 @@ struct ptb_bench_run {
     double spin_ns;
     ptb_status prepared, iterated; // what the calls return
     bool is_wrong;
-    long stall_from, stall_to; // calls that something else interrupts for 2 ms
+    long stall_from, stall_to; // calls that something else interrupts for 20 ms
     atomic_bool *stop;         // raised by the call number stop_at
     long stop_at;
     long iterations, calls, resets, verified, finished;
@@ -52,7 +52,7 @@ static ptb_status fake_iterate(ptb_bench_run *run, uint64_t n)
     if (run->stop && run->calls == run->stop_at)
         atomic_store(run->stop, true);
     if (run->calls >= run->stall_from && run->calls < run->stall_to)
-        for (int64_t end = ptb_clock_ns() + 2000000; ptb_clock_ns() < end;)
+        for (int64_t end = ptb_clock_ns() + 20000000; ptb_clock_ns() < end;)
             ;
     // Each call is longer than the one before, by far more than what the clock resolves: were there ever so
     // many calls of equal length that the interval of the median lies among them, it would have no width.
@@ -352,11 +352,9 @@ static void test_short_operations_in_batches(void **state)
     end(s);
 }
 
-// What interrupts the calls by which the batch is sized must not make it short: of each pass one call is left
-// alone.
-static void test_batch_size_withstands_interruptions(void **state)
+// Whether the batch is sized by the one call of each pass that is left alone.
+static bool withstands_interruptions(void)
 {
-    (void)state;
     scene *s = make_scene();
     set_option(s, "warmup", "3");
     set_option(s, "iters", "10");
@@ -365,9 +363,21 @@ static void test_batch_size_withstands_interruptions(void **state)
         s->run[r].stall_to = 9;
     }
     play(s);
-    assert_string_equal(s->result[0].mode, "back-to-back");
-    assert_true(s->result[0].batch > 50); // 100 us of empty operations
+    bool is_long = strcmp(s->result[0].mode, "back-to-back") == 0 &&
+                   s->result[0].batch > 50; // 100 us of empty operations
     end(s);
+    return is_long;
+}
+
+// What interrupts the calls by which the batch is sized must not make it short. The machine may interrupt the
+// call that is left alone, too, but not in every trial.
+static void test_batch_size_withstands_interruptions(void **state)
+{
+    (void)state;
+    int trials = 1;
+    while (trials < 50 && !withstands_interruptions())
+        trials++;
+    assert_true(trials < 50);
 }
 
 static void test_fixed_batch_is_never_batched(void **state)
