@@ -5,7 +5,7 @@
 
 #include "core/bench.h"
 #include "core/stats.h"
-#include "results/store.h"
+#include "results/store_internal.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -88,11 +88,18 @@ static inline data_run data_begin(ptb_store *store, int number, const data_run_s
     return run;
 }
 
+// The store takes the end of a run from the clock; here it is 41.5 s after the begin.
 static inline void data_finish(const data_run *run, const data_run_spec *spec)
 {
+    char sql[160];
     data_must(
         ptb_store_finish_run(run->store, run->run, spec->state ? spec->state : "complete", spec->reason),
         "finish run");
+    snprintf(sql, sizeof sql,
+             "UPDATE run SET finished_utc_s = started_utc_s + 41.5 WHERE id = %lld AND finished_utc_s > 0",
+             (long long)run->run);
+    if (sqlite3_exec(run->store->db, sql, NULL, NULL, NULL) != SQLITE_OK)
+        data_must(PTB_STORE, sql);
 }
 
 // A number in [-1, 1] that depends on its arguments alone.
