@@ -266,9 +266,9 @@ static ptb_status play_two(ptb_world *w, void *arg)
                strstr(ptb_text_string(&said),
                       "1 of 2 ranks did not come to call 2, work 2 of 0, of communicator");
     ptb_world_barrier(w);
-    good = good && ptb_roll_abort(roll, 2) && aborted == 1;
+    good = good && ptb_roll_abort(roll, 60) && aborted == 1; // returns when it is done
     ptb_roll_leave(comm);
-    good = good && !ptb_roll_abort(roll, 2) && aborted == 1;
+    good = good && !ptb_roll_abort(roll, 60) && aborted == 1;
     ptb_world_barrier(w);
     ptb_roll_leave(world);
     ptb_roll_close(roll);
