@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -67,7 +68,7 @@ static inline void fixture_tokens(const char *path, int32_t magic, int32_t versi
 static inline ptb_status fixture_open(const ptb_tokens_config *config, ptb_tokens **tokens, char *said,
                                       size_t said_size)
 {
-    int before = dup(2), file = open("/tmp", O_TMPFILE | O_RDWR, 0600);
+    int before = dup(2), file = memfd_create("said", MFD_CLOEXEC); // not every file system has O_TMPFILE
     assert_true(before >= 0 && file >= 0);
     dup2(file, 2);
     ptb_status status = ptb_tokens_open(config, tokens);
