@@ -6,11 +6,25 @@ set -u
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 chromium=$(command -v chromium || command -v chromium-browser || command -v google-chrome) || {
+    grep -q '^ID=ubuntu' /etc/os-release && { echo "skipped: no browser, and containers cannot install Ubuntu's"; exit 77; }
     echo "FAIL: no chromium in PATH; bootstrap.sh test installs it (package chromium)"
     exit 1
 }
 failures=0
 fail() { echo "FAIL: $*"; failures=$((failures + 1)); }
+
+# browse REPORT: the probe page as it is when all is loaded. Begins again where the browser fails, which is not tested here.
+browse() {
+    for _ in 1 2 3; do
+        rm -rf "$folder/profile"
+        timeout 150 "$chromium" --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run \
+            --user-data-dir="$folder/profile" --allow-file-access-from-files --enable-logging=stderr --v=0 \
+            --window-size=1100,900 --dump-dom "file://$folder/probe.html" \
+            >"$folder/dom" 2>"$folder/console" && grep -q '^@rows=' "$folder/dom" && return
+        code=$?
+    done
+    fail "$1: chromium ended with $code: $(tail -3 "$folder/console")"
+}
 
 # probe REPORT FOUND: measures FOLDER/REPORT/index.html in a window of 1000 x 800, results as lines name=value in FOUND.
 probe() {
@@ -48,10 +62,7 @@ addEventListener('load', () => {
 });
 </script>
 EOF
-    timeout 120 "$chromium" --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run \
-        --user-data-dir="$folder/profile" --allow-file-access-from-files --enable-logging=stderr --v=0 \
-        --window-size=1100,900 --dump-dom "file://$folder/probe.html" \
-        >"$folder/dom" 2>"$folder/console" || fail "$1: chromium ended with $?: $(tail -3 "$folder/console")"
+    browse "$1"
     sed -n 's/^@//p' "$folder/dom" >"$2"
 }
 
