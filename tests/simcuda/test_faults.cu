@@ -174,7 +174,11 @@ static int host_touches_device(void)
 
 static int kernel_touches_host(void)
 {
-    float *plain = (float *)mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    // Where the system maps nothing by itself: else there could be memory of the device process's own.
+    void *const at = (void *)0x400000000000;
+    float *plain = (float *)mmap(at, 4096, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    EXPECT(plain == at);
     EXPECT_ERROR(PTB_LAUNCH(write_at, 1, 1, 0, NULL, plain, 0), cudaSuccess);
     return expect_end(cudaErrorIllegalAddress);
 }
