@@ -17,7 +17,9 @@ static ptb_status read_run(ptb_store *store, const char *word, ptb_table **run, 
     const char *const args[] = {text};
     PTB_TRY(ptb_store_query(
         store,
-        "SELECT uuid, (SELECT ranks FROM repetition WHERE run_id = run.id ORDER BY ordinal LIMIT 1) "
+        "SELECT uuid, (SELECT ranks FROM repetition WHERE run_id = run.id ORDER BY ordinal LIMIT 1), "
+        "ptb_run_state(state, processes) = 'running' AND ptb_run_host(state, processes) IS NULL AND "
+        "processes <> '' "
         "FROM run WHERE id = CAST(?1 AS INTEGER)",
         args, 1, run));
     return ptb_store_query(store,
@@ -50,6 +52,13 @@ static ptb_status build(const ptb_table *run, const ptb_table *arguments, const 
 {
     if (run->rows != 1 || !arguments->rows) {
         ptb_error("run %s has no stored command line; it was not made by `ptbench run`", word);
+        return PTB_USAGE;
+    }
+    if (ptb_table_number(run, 0, 2) == 1) { // two would store the same cases
+        ptb_error(
+            "run %s still runs on this host, and stores what it measures itself; stop it, or wait for its "
+            "end (`ptbench runs` shows it)",
+            word);
         return PTB_USAGE;
     }
     PTB_TRY(check_secrets(arguments, word, argc, argv, first));
