@@ -121,6 +121,8 @@ refused "did you mean 'host'" all_reduce --np 2 --comm hots
 refused "'8Q' is not a value" all_reduce -b 8Q
 refused "f31" all_reduce --np 2 -d f31
 refused "--channels changes nothing here: it needs --comm nccl" all_reduce --np 2 --channels 4
+refused "--segment changes nothing here: it needs --comm host" all_reduce --np 2 --comm mpi --segment 64K
+try 0 "$PTBENCH" run all_reduce --np 2 --comm mpi --algo ring --segment 64K --bytes 8 --place out --dry-run
 refused "--blocking changes nothing here: it needs a collective" sendrecv --np 2 -z
 try 2 "$PTBENCH" run all_reduce -b
 has err "needs a value"

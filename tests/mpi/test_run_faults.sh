@@ -147,21 +147,23 @@ ls temporary | grep ptbench && fail "a file stays behind"
 
 # Everything is killed at once, as with a lost node, in a job that another started: nobody is left to store that. While it
 # lived it ran; then it has died, and can be resumed.
-mpirun --allow-run-as-root --oversubscribe -n 2 "$PTBENCH" run all_reduce --comm host --algo direct -b 8 -e 1M --ci 0.0001% \
-    --max-iters 100000000 --max-time 250ms --mode latency --db outside.db >out 2>err &
+mpirun --allow-run-as-root --oversubscribe -n 2 "$PTBENCH" run all_reduce --comm host --algo direct -b 8 -e 1M --min-iters 2000000 \
+    --max-iters 2000000 --max-time 25ms --mode latency --db outside.db >out.outside 2>err.outside &
 job=$!
-for _ in $(seq 600); do
-    grep -q '^\[2/' err && break
+for _ in $(seq 1200); do
+    grep -q '^\[2/' err.outside && break
     sleep 0.1
 done
 "$PTBENCH" runs --db outside.db >runs
-awk 'NR == 2 && $4 == "running" { found = 1 } END { exit !found }' runs || { fail "a run that lives does not run"; cat runs err; }
-everybody=$(ranks_of outside.db)
+awk 'NR == 2 && $4 == "running" { found = 1 } END { exit !found }' runs || { fail "a run that lives does not run"; cat runs err.outside; }
+try 2 "$PTBENCH" run --resume last --db outside.db
+has err "run last still runs on this host"
+everybody=$(processes_of outside.db)
 kill -STOP $everybody # so that none can notice that another is gone
 kill -KILL $everybody
 wait $job 2>/dev/null
 no_orphans outside.db
-[ "$(state outside.db)" = died ] || { fail "state $(state outside.db) with nobody left"; ranks_of outside.db; }
+[ "$(state outside.db)" = died ] || { fail "state $(state outside.db) with nobody left"; processes_of outside.db; }
 before=$(cases outside.db)
 try 0 "$PTBENCH" show --db outside.db
 has out "is not complete: state died"

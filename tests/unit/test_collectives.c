@@ -211,7 +211,7 @@ static void what_nothing_looks_at_is_refused(void **state)
         {"all_reduce", {"segment", "64K", "comm", "mpi"}, false},
         {"all_reduce", {"segment", "64K", "comm", "mpi", "algo", "default,auto"}, false},
         {"all_reduce", {"segment", "64K", "comm", "mpi,host"}, true},
-        {"all_reduce", {"segment", "64K", "comm", "mpi,rich", "algo", "ring"}, true},
+        {"all_reduce", {"segment", "64K", "comm", "rich", "algo", "ring"}, true},
         {"all_reduce", {"segment", "64K", "comm", "local"}, true},
         {"all_reduce", {"blocking", "yes"}, true},
         {"barrier", {"blocking", "yes"}, true},
