@@ -81,6 +81,8 @@ static void through_memory(ptb_bench_run *run, double bytes, ptb_traffic *t)
     const char *why = ptb_coll_why_no_copy_rate(run, (size_t)bytes);
     if (!why && ptb_coll_copy_rate(run, (size_t)bytes, &t->copy_gb_s) != PTB_OK)
         why = "copies could not be measured";
+    if (!why && t->copy_gb_s <= 0)
+        why = "something else took the cores from the copies that were to be measured";
     snprintf(t->no_peak, sizeof t->no_peak, "%s", why ? why : "");
     snprintf(t->how, sizeof t->how, "no link: the ranks share the memory of one host");
     t->copied_by_all = true;
