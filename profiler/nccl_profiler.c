@@ -215,11 +215,13 @@ __attribute__((used, visibility("default"))) const ptb_nccl_profiler_plugin nccl
 
 bool ptb_nccl_profiler_request(void)
 {
+    pthread_mutex_lock(&plugin.mutex); // ranks that are threads come here together
     const char *wanted = getenv("NCCL_PROFILER_PLUGIN");
-    if (wanted)
-        return strcasecmp(wanted, "STATIC_PLUGIN") == 0;
-    setenv("NCCL_PROFILER_PLUGIN", "STATIC_PLUGIN", 0);
-    return true;
+    bool is_ours = !wanted || strcasecmp(wanted, "STATIC_PLUGIN") == 0;
+    if (!wanted)
+        setenv("NCCL_PROFILER_PLUGIN", "STATIC_PLUGIN", 0);
+    pthread_mutex_unlock(&plugin.mutex);
+    return is_ours;
 }
 
 ptb_nccl_watched *ptb_nccl_profiler_find(const char *name)
