@@ -17,6 +17,14 @@ test_packages="g++ busybox-static libcmocka-dev libgsl-dev iproute2 procps local
 thread_tests="conformance.local unit.algorithms unit.device unit.prefetch unit.runner unit.trace unit.trainer
 unit.world_local"
 
+# Tests that also run on simulated GPUs under the address sanitizer, which then knows the bounds of their memory: of the
+# simulated device, and of kernels that take seconds there.
+sim_address_tests="simcuda.capture simcuda.cublaslt simcuda.faults simcuda.kernel simcuda.nvlinks simcuda.runtime
+unit.device_cuda unit.device_graph unit.device_local unit.kernels_balance.cuda unit.kernels_elementwise.cuda
+unit.kernels_embedding.cuda unit.kernels_experts.cuda unit.kernels_loss.cuda unit.kernels_loss_parts.cuda
+unit.kernels_moe.cuda unit.kernels_norm.cuda unit.kernels_optimizer.cuda unit.kernels_parts.cuda unit.kernels_rotary.cuda
+unit.model.cuda unit.optimizer.cuda unit.prefetch.cuda"
+
 usage() {
     cat <<'END'
 usage: sh bootstrap.sh COMMAND
@@ -25,7 +33,7 @@ usage: sh bootstrap.sh COMMAND
   test              install what is missing, build and run all tests but the slow ones, also under sanitizers and, where
                     the CUDA toolkit is, on simulated GPUs; and build for real ones
   test-slow         the same with the tests that `test` leaves out: those with the label slow (some have it under sanitizers
-                    alone), and the search for leaks in programs that scripts start
+                    alone), the search for leaks in programs that scripts start, and simulated GPUs under sanitizers
   build             install what is missing and build
   install-packages  install what running and testing need, and stop
   help              this text
@@ -238,6 +246,12 @@ sim_tree() {
     targets=gpu_tests
     [ -z "$cuda" ] || build "$source_dir/build-sim" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=sim
 }
+sim_address_tree() {
+    targets=$(echo $sim_address_tests | sed 's/\.cuda//g; s/\./_test_/g')
+    build "$source_dir/build-sim-asan" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPTB_TESTS=ON -DPTB_GPU=sim \
+        -DPTB_SANITIZE=address,undefined
+    targets=
+}
 # No GPU runs it: that all of it compiles, assembles and links is shown. tests/unit/test_slow_cuda_build.sh optimises it.
 cuda_tree() {
     targets=ptbench
@@ -310,6 +324,14 @@ run_slow_tests() {
     sanitizer_options address
     run_tests "address and undefined-behaviour sanitizers, slow" "$source_dir/build-asan" -L '^(leaks|slow)$' \
         -E '\.slow_' -j "$(test_slots)"
+    if find_cuda; then
+        sim_address_tree
+        run_tests "simulated GPUs, address and undefined-behaviour sanitizers" "$source_dir/build-sim-asan" \
+            -R "$(as_pattern "$sim_address_tests")" -j "$(test_slots)"
+    else
+        say "skipped: the CUDA toolkit and NCCL (their headers) are not on this machine, so simulated GPUs were not built"
+        skipped=$((skipped + 1))
+    fi
     count_tests
 }
 
