@@ -13,10 +13,12 @@ if ! on_host h0 mpirun --allow-run-as-root "${hosts_mca[@]}" --bind-to none -H h
     hosts_skip "this MPI library does not start ranks over IPv6: $(head -3 err)"
 fi
 
-"$hosts_on" h0 "$PTBENCH" run all_reduce --comm host --algo ring -b 8 -e 64K --place out --ci 0.0001% --max-iters 100000000 \
-    --max-time 250ms --mode latency --hosts h0:1,h1:2 --mpirun-args "${hosts_mca[*]}" --timeout 3s --db stopped.db >out 2>err &
+# As long as in test_hosts_launch.sh: it is not to be at its end when a rank is stopped.
+"$hosts_on" h0 "$PTBENCH" run all_reduce --comm host --algo ring --count "$(seq -s, 24)" --place out --min-iters 2000000 \
+    --max-iters 2000000 --max-time 25ms --mode latency --hosts h0:1,h1:2 --mpirun-args "${hosts_mca[*]}" --timeout 5s \
+    --db stopped.db >out 2>err &
 job=$!
-for _ in $(seq 600); do
+for _ in $(seq 1200); do
     grep -q '^\[2/' err && break
     sleep 0.1
 done
