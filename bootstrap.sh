@@ -150,10 +150,11 @@ build() {
     }
 }
 
-# ahead TREE...: builds these while tests run, which often wait, with the processor time that they leave; built: all are.
+# ahead TREE...: builds these while tests run, which often wait, with the processor time that nobody else wants; built: all are.
 ahead() {
     (
         nice="nice -n 19"
+        ! chrt --idle 0 true 2>/dev/null || nice="chrt --idle 0"
         for tree in "$@"; do $tree; done
     ) &
     ahead=$!
@@ -258,18 +259,18 @@ cuda_tree() {
     build "$source_dir/build-cuda" -DCMAKE_BUILD_TYPE=Debug -DPTB_TESTS=ON -DPTB_GPU=cuda -DPTB_CUDA_QUICK=ON
 }
 
-# run_beside NAME FOLDER TREES CTEST-OPTION...: first the tests that spin, by themselves or in pairs, then the others, TREES
-# being built beside them.
+# run_beside NAME FOLDER TREES CTEST-OPTION...: first the tests that spin, with no other test beside them or in pairs, then the
+# others; TREES are built beside all of them.
 run_beside() {
     suite=$1
     tree=$2
     next=$3
     shift 3
+    # shellcheck disable=SC2086
+    ahead $next
     part=-spins
     run_tests "$suite, those that spin" "$tree" -L spins -LE slow -j "$(test_slots)" "$@"
     part=
-    # shellcheck disable=SC2086
-    ahead $next
     run_tests "$suite" "$tree" -LE 'slow|spins' -j "$(test_slots)" "$@"
     built
 }

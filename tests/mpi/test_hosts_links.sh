@@ -1,6 +1,7 @@
 # What goes over the network cards of two hosts (network namespaces, whose only card is virtual) beside what the algorithm
 # implies, by the kernel's counters; nothing is expected of cards whose rate is made up; where no card is, it is said once.
 # ctest: waits 6
+# ctest: unsanitized
 # ctest: many starts
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 . "$PTB_SOURCE/tests/mpi/netns.sh"

@@ -1,6 +1,7 @@
 # What is expected of collectives through the memory of one host: where each rank reads and writes the same amount, not
 # more than copies by all ranks at once reach; else nothing, and the reason is stored.
 # ctest: waits 4
+# ctest: unsanitized
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 few=(--np 2 -n 3 -w 1 --mode latency)
 
