@@ -1,5 +1,6 @@
 # The bundle in a root folder that holds nothing but it and a static shell: it runs there, alone and with two ranks, from
 # its own loader and libraries, and says what it lacks.
+# ctest: waits 10
 [ "$(id -u)" = 0 ] || { echo "skipped: a root folder of its own needs root"; exit 77; }
 command -v busybox >/dev/null && ! ldd "$(command -v busybox)" >/dev/null 2>&1 || {
     echo "skipped: there is no static busybox (package busybox-static)"

@@ -1,6 +1,6 @@
 # `ptbench run` that starts its ranks on other hosts (network namespaces, tests/mpi/netns.sh), and what happens there when
 # a rank or the run is ended: finished cases stay, every rank is gone on every host.
-# ctest: waits 70
+# ctest: waits 85
 # ctest: unsanitized
 # ctest: many starts
 . "$PTB_SOURCE/tests/mpi/run_common.sh"

@@ -1,6 +1,6 @@
 # What `ptbench run` does when it is interrupted, when a rank dies, hangs or cannot store: finished cases stay, nothing is
 # left behind, and a resumed run measures only what is missing.
-# ctest: waits 60
+# ctest: waits 50
 # ctest: unsanitized
 # ctest: many starts
 . "$PTB_SOURCE/tests/mpi/run_common.sh"

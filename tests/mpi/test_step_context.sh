@@ -1,5 +1,6 @@
 # Sequences split over real processes: each way of attention gives the losses of one rank up to rounding, over ptbench's own
 # communicator and MPI's; heads that cannot be divided are skipped with the arithmetic.
+# ctest: waits 11
 # ctest: unsanitized
 set -u
 helper=$PTB_TESTBIN/mpi_helper_step

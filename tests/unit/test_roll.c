@@ -1,5 +1,5 @@
 // The roll: what ranks say of each other's progress. Ranks are threads, each with its own roll.
-// ctest: waits 17
+// ctest: waits 30
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
