@@ -288,7 +288,7 @@ run_gpu_tests() {
         return
     fi
     run_beside "simulated GPUs" "$source_dir/build-sim" cuda_tree -L gpu
-    run_tests "real GPUs, built and without one" "$source_dir/build-cuda" -R '^mpi\.(no_gpu|bundle)$'
+    run_tests "real GPUs, built and without one" "$source_dir/build-cuda" -R '^mpi\.(no_gpu|bundle)$' -j "$(test_slots)"
 }
 
 run_all_tests() {
