@@ -339,15 +339,6 @@ static int find_direct(const summary *s, ptb_direct_links *direct, char *why)
     return count;
 }
 
-// That the peak is compared with; NAN: none.
-static double rate_of(const ptb_metrics *metrics)
-{
-    for (size_t i = 0; i < metrics->count; i++)
-        if (strcmp(metrics->items[i].name, "busbw") == 0)
-            return metrics->items[i].value;
-    return NAN;
-}
-
 static void add_peak(const summary *s)
 {
     char how[PTB_TRAFFIC_TEXT];
@@ -374,16 +365,11 @@ static void add_peak(const summary *s)
         snprintf(how, sizeof how, "unknown: no memory to work it out");
     double peak = directs < 0 ? NAN : ptb_traffic_peak(&implied, &least, direct, directs, how);
     free(direct);
-    if (implied.copied_by_all && peak < rate_of(s->metrics)) {
-        peak = NAN;
-        snprintf(how, sizeof how,
-                 "unknown: copies were slower than the case, as by others' use of the machine");
-    }
     ptb_params_set(s->facts, "expected_how", "%s", how);
     if (!isnan(peak))
         ptb_metrics_add(
             s->metrics, "expected", peak, "GB/s", PTB_NEUTRAL,
-            "rate that the busiest link, or copies through memory, allow at most (fact expected_how)");
+            "rate at which the busiest link carries what the algorithm implies (fact expected_how)");
 }
 
 // Said once, for the first rank that misses something.

@@ -133,12 +133,6 @@ ptb_status ptb_coll_sweep(const ptb_coll_config *config, const ptb_dtype *types,
 ptb_status ptb_coll_run_new(const ptb_coll_subject *subjects, const char *const *subject_names,
                             int subject_count, const ptb_bench_env *env, const ptb_opt_set *options,
                             ptb_bench_run **run);
-// coll_memory.c: how fast every rank's input of `bytes` is copied to its output while all do so at once,
-// GB/s, counted once; 0: something else took their cores meanwhile. Collective over all ranks, of which none
-// may have a reason not to; overwrites the output.
-ptb_status ptb_coll_copy_rate(ptb_bench_run *run, size_t bytes, double *gb_s);
-// Why that is no bound for the case in work, or cannot be measured, the same on all ranks; NULL: nothing.
-const char *ptb_coll_why_no_copy_rate(const ptb_bench_run *run, size_t bytes);
 // coll_place.c: devices and buffers.
 // Opens the devices of all communicators and finds how much memory their cases may take. Collective.
 ptb_status ptb_coll_places_open(ptb_bench_run *run);

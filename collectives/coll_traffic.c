@@ -75,23 +75,6 @@ static void use_count(const ptb_bench_run *run, ptb_traffic *t)
     snprintf(t->how, sizeof t->how, "counted: what the algorithm handed to ranks of other hosts");
 }
 
-// Through the memory of one host. A rank of which others do not hear any more ends the case where they agree.
-static void through_memory(ptb_bench_run *run, double bytes, ptb_traffic *t)
-{
-    const char *why = ptb_coll_why_no_copy_rate(run, (size_t)bytes);
-    if (!why && ptb_coll_copy_rate(run, (size_t)bytes, &t->copy_gb_s) != PTB_OK)
-        why = "copies could not be measured";
-    if (!why && t->copy_gb_s <= 0)
-        why = "something else took the cores from the copies that were to be measured";
-    snprintf(t->no_peak, sizeof t->no_peak, "%s", why ? why : "");
-    snprintf(t->how, sizeof t->how, "no link: the ranks share the memory of one host");
-    t->copied_by_all = true;
-    t->is_bound = true;
-    t->near_bytes = t->far_bytes = 0;
-    t->gpu_most = bytes;
-    t->host_most = t->slot_most = 0;
-}
-
 bool ptb_coll_bench_moves(ptb_bench_run *run, ptb_traffic *t)
 {
     const ptb_collective *coll = &run->subject->collective;
@@ -114,7 +97,12 @@ bool ptb_coll_bench_moves(ptb_bench_run *run, ptb_traffic *t)
     if (run->comm->counts_sent && run->group->hosts > 1)
         use_count(run, t);
     if (!t->on_gpu && run->group->hosts == 1)
-        through_memory(run, bytes, t);
+        snprintf(t->how, sizeof t->how, "no link: the ranks share the memory of one host");
+    if (!t->on_gpu && run->group->hosts == 1) {
+        t->near_bytes = t->far_bytes = 0;
+        t->gpu_most = bytes;
+        t->host_most = t->slot_most = 0;
+    }
     if (run->plan.groups > 1 && run->env->world->hosts > 1)
         snprintf(t->no_peak, sizeof t->no_peak, "how %d groups share the network", run->plan.groups);
     // An iteration holds several operations; both ways of a ping-pong are sent by a rank each.

@@ -38,12 +38,6 @@ static void consider(longest *l, const ptb_traffic *t, const char *who, double b
 static bool consider_near(longest *l, const ptb_traffic *t, const ptb_link_capacity *c, char *why)
 {
     char link[64];
-    if (!t->on_gpu && t->copied_by_all && t->copy_gb_s > 0) {
-        l->s = t->gpu_most / (t->copy_gb_s * 1e9);
-        snprintf(l->how, sizeof l->how,
-                 "each rank reads S and writes S once, as when all copy at once, measured");
-        return true;
-    }
     if (!t->on_gpu && t->copy_gb_s > 0) {
         consider(l, t, "rank", t->gpu_most, t->copy_gb_s, "a core's copies of that size, measured here");
         return true;

@@ -3,8 +3,7 @@
 // on the wire; both are stored side by side (bench/counters.h).
 //
 // The expected peak is no model of a library: it is the rate at which the busiest link would carry what the
-// algorithm implies, at its full rate and without a pause, or, through the memory of a host,
-// at which copies were measured.
+// algorithm implies, at its full rate and without a pause.
 #ifndef PTB_CORE_TRAFFIC_H
 #define PTB_CORE_TRAFFIC_H
 
@@ -42,7 +41,6 @@ typedef struct {
     double bytes;         // S
     double counted;       // what the rate of a case counts: S x the bus factor
     double copy_gb_s;     // that a core copies within the host, measured by one of the ranks; 0: not measured
-    bool copied_by_all;   // measured while all ranks copied
     bool on_gpu;          // else memory of the host: nothing goes over NVLinks
     bool near_rails_only; // one GPU at a time: of its host's ports, those nearest to it
     bool has_port_each;   // each GPU of a host goes over its own port; where these are fewer, fewer GPUs do

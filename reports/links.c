@@ -7,7 +7,7 @@
 #define FACT(name)  "json_extract(c.facts, '$." name "')"
 #define PARAM(name) "json_extract(c.params, '$." name "')"
 #define MB(name) "(" PTB_SQL_METRIC(name) ") / 1e6"
-// Of a host alone there is nothing to say, but for copies that were measured.
+// Of a host alone there is nothing to say.
 #define HAS_LINKS "(" FACT("nvlinks") " IS NOT NULL OR " FACT("rails") " IS NOT NULL OR " FACT("not_counted") " IS NOT NULL" \
     " OR " PTB_SQL_METRIC("expected") " IS NOT NULL)"
 
@@ -101,8 +101,7 @@ static const ptb_report links = {
         "included, and divided by all its iterations. / implied: against what the algorithm that ran sends. "
         "Between hosts it is above 1 by headers and by what else the ports carried; on NVLinks payload is "
         "counted. Expected: the rate at which the busiest link carries what the algorithm implies, at its "
-        "full rate and without a pause, or, through the memory of one host, at which copies were measured; S "
-        "is the size.",
+        "full rate and without a pause; S is the size.",
     .table_sql = sql,
     .columns = columns,
     .column_count = sizeof columns / sizeof *columns,

@@ -270,10 +270,6 @@ static void test_limits(void **state)
     assert_peak(&ring, 1.5, &dgx, NAN, "unknown: the rate of copies within a host is not measured here");
     ring.of[0].copy_gb_s = 10; // each rank's part of the edges through memory
     assert_peak(&ring, 1.5, &dgx, 10, "a rank moves 1.5 S over a core's copies of that size, measured here");
-    ring.of[0].copied_by_all = ring.of[0].is_bound = true;
-    ring.of[0].gpu_most = size; // what is read once and written once
-    assert_peak(&ring, 1.5, &dgx, 15,
-                "at most: each rank reads S and writes S once, as when all copy at once, measured");
     assert_peak(&far, 1, &dgx, NAN, "unknown: which of 8 network ports are used is not known");
     c.rails = 1;
     c.rail_gbits_s = 100;
