@@ -96,9 +96,8 @@ bool ptb_coll_bench_moves(ptb_bench_run *run, ptb_traffic *t)
         t->near_rails_only = false;
     if (run->comm->counts_sent && run->group->hosts > 1)
         use_count(run, t);
-    if (!t->on_gpu && run->group->hosts == 1)
-        snprintf(t->how, sizeof t->how, "no link: the ranks share the memory of one host");
     if (!t->on_gpu && run->group->hosts == 1) {
+        snprintf(t->how, sizeof t->how, "no link: the ranks share the memory of one host");
         t->near_bytes = t->far_bytes = 0;
         t->gpu_most = bytes;
         t->host_most = t->slot_most = 0;

@@ -492,8 +492,8 @@ static const char *pairs_device(ptb_bench_run *run)
 }
 
 // The fastest of a few tries to copy this case's size by this core, between buffers like those of a message:
-// what goes through the host's memory is not faster. A try copies again and again, far longer than the clock
-// resolves.
+// about what a message through the host's memory can reach. A try copies again and again, far longer than the
+// clock resolves.
 static double copy_gb_s(ptb_bench_run *run)
 {
     enum { TRIES = 5, TRY_BYTES = 1 << 20 };
