@@ -197,6 +197,20 @@ place_of(const ptb_cuda_product &p, const block_product<T> &x, size_t row, size_
             x.n_end - column < COUNT ? (int)(x.n_end - column) : COUNT};
 }
 
+// Adds what load_beside reads, where there is such a matrix or vector.
+template <typename O, int COUNT>
+static __device__ __forceinline__ void add_beside(float (&added)[COUNT], const void *base, size_t at,
+                                                  bool whole, int count)
+{
+    if (!base || !count)
+        return;
+    float beside[COUNT];
+    load_beside<O>(beside, base, at, whole, count);
+#pragma unroll
+    for (int j = 0; j < COUNT; j++)
+        added[j] += beside[j];
+}
+
 // What is added to results. Loaded for several places before the first of them is stored: it may be out, so
 // the compiler could not do so by itself.
 template <typename T, typename O, int COUNT>
@@ -206,22 +220,9 @@ static __device__ __forceinline__ void load_added(float (&added)[COUNT], const p
 #pragma unroll
     for (int j = 0; j < COUNT; j++)
         added[j] = 0;
-    if (p.addend && place.count)
-        load_beside<O>(added, p.addend, place.at, whole, place.count);
-    if (p.partial && place.count) {
-        float partial[COUNT];
-        load_beside<float>(partial, p.partial, place.at, whole, place.count);
-#pragma unroll
-        for (int j = 0; j < COUNT; j++)
-            added[j] += partial[j];
-    }
-    if (p.bias && place.count) {
-        float bias[COUNT];
-        load_beside<T>(bias, p.bias, place.bias, whole, place.count);
-#pragma unroll
-        for (int j = 0; j < COUNT; j++)
-            added[j] += bias[j];
-    }
+    add_beside<O>(added, p.addend, place.at, whole, place.count);
+    add_beside<float>(added, p.partial, place.at, whole, place.count);
+    add_beside<T>(added, p.bias, place.bias, whole, place.count);
 }
 
 template <typename T, typename O, int COUNT>
