@@ -74,7 +74,7 @@ static void describe(ptb_comm *comm, const ptb_coll *call, ptb_params *facts)
     } else {
         ptb_params_set(facts, "call", "ncclSend and ncclRecv");
         if (c->last_seen && c->last_seen->kind == PTB_COLL_COUNT && c->last_seen->ran.messages)
-            ptb_params_set(facts, "channels", "%d a message", c->last_seen->ran.channels);
+            ptb_nccl_describe_channels(&c->last_seen->ran, facts);
     }
     // For a part of the ranks (--split, an axis of a mesh) too: ncclCommSplit would want a communicator of
     // all ranks first, which nothing else uses.

@@ -15,9 +15,10 @@
 #include <stdatomic.h>
 
 enum {
-    PTB_NCCL_STREAMS = 8,   // that one communicator is used on
-    PTB_NCCL_CALLS = 32,    // kinds of call whose run is remembered; older ones are forgotten
-    PTB_NCCL_OLDEST = 21900 // NCCL version
+    PTB_NCCL_STREAMS = 8,    // that one communicator is used on
+    PTB_NCCL_CALLS = 32,     // kinds of call whose run is remembered; older ones are forgotten
+    PTB_NCCL_OLDEST = 21900, // NCCL version
+    PTB_NCCL_TELLS = 22300,  // the first that tells what it ran
 };
 
 // What was asked for: words of NCCL_ALGO and NCCL_PROTO; "" leaves the choice to NCCL.
@@ -64,6 +65,7 @@ struct ptb_comm_nccl {
     ptb_nccl_choice choice;
     ptb_gpu_direct gpu_direct;
     ptb_nccl_watched *watched; // NULL: NCCL does not tell what it runs
+    bool profiler_is_ours;     // not another one that the environment names
     ptb_nccl_memory *memory;
     int32_t *flag; // what a barrier reduces, device memory
     ptb_nccl_stream streams[PTB_NCCL_STREAMS];
@@ -121,8 +123,9 @@ void ptb_nccl_environment_enter(const ptb_nccl_choice *choice, int version);
 void ptb_nccl_environment_leave(const ptb_nccl_choice *choice);
 // GPUDirect RDMA on or off: NCCL reads it once a process. UNSUPPORTED, logged, when it is another already.
 ptb_status ptb_nccl_gpu_direct(ptb_gpu_direct wanted);
-// What ran, against what was asked for.
+// What ran, against what was asked for; why it is not known.
 void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_nccl_ran *ran, ptb_params *facts);
+void ptb_nccl_describe_channels(const ptb_nccl_ran *ran, ptb_params *facts); // where they were told
 // Version, plug-ins, environment.
 void ptb_nccl_describe_library(const ptb_comm_nccl *c, ptb_params *facts);
 

@@ -187,6 +187,29 @@ ptb_status ptb_nccl_gpu_direct(ptb_gpu_direct wanted)
 
 // ---- what ran
 
+static const char *why_unknown(const ptb_comm_nccl *c, const ptb_nccl_ran *ran)
+{
+    if (c->version < PTB_NCCL_TELLS)
+        return "NCCL before 2.23 cannot tell what it ran";
+    if (!c->profiler_is_ours)
+        return "NCCL_PROFILER_PLUGIN names another plug-in";
+    if (!ran || ran->calls == 0)
+        return "NCCL's profiler plug-in told nothing";
+    if (c->version >= 23000 && strcmp(ran->function, "Broadcast") == 0)
+        return "NCCL tells of it with NCCL_ALLGATHERV_ENABLE=0";
+    return "NCCL told of no kernel, as for symmetric ones";
+}
+
+void ptb_nccl_describe_channels(const ptb_nccl_ran *ran, ptb_params *facts)
+{
+    if (ran->channels == 0)
+        return;
+    if (ran->collectives == 0)
+        ptb_params_set(facts, "channels", "%d a message", ran->channels);
+    else
+        ptb_params_set(facts, "channels", "%s%d", ran->channels_are_most ? "at most " : "", ran->channels);
+}
+
 void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_nccl_ran *ran, ptb_params *facts)
 {
     const ptb_nccl_choice *asked = &c->choice;
@@ -195,13 +218,12 @@ void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_nccl_ran *ran, ptb_
         return;
     }
     if (!ran || (ran->collectives == 0 && ran->messages == 0)) {
-        ptb_params_set(facts, "algorithm", "%s (not confirmed: NCCL's profiler plug-in told nothing)",
-                       asked->name);
+        ptb_params_set(facts, "algorithm", "%s (not confirmed: %s)", asked->name, why_unknown(c, ran));
         return;
     }
+    ptb_nccl_describe_channels(ran, facts);
     if (ran->collectives == 0) {
         ptb_params_set(facts, "algorithm", "none (sends and receives)");
-        ptb_params_set(facts, "channels", "%d a message", ran->channels);
         return;
     }
     bool other = asked->algorithm[0] && (strcmp(asked->algorithm, ran->algorithm) != 0 || ran->mixed);
@@ -212,13 +234,14 @@ void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_nccl_ran *ran, ptb_
         ptb_params_set(facts, "algorithm", "%s", asked->name);
     if (ran->protocol[0])
         ptb_params_set(facts, "protocol", "%s", ran->protocol);
-    ptb_params_set(facts, "channels", "%d", ran->channels);
     if (other || other_protocol) {
-        ptb_params_set(facts, "replaced", "asked %s, ran %s/%s", asked->name, ran->algorithm, ran->protocol);
-        ptb_params_set(facts, "warning", "NCCL replaced the algorithm without a word: asked %s, ran %s/%s",
-                       asked->name, ran->algorithm, ran->protocol);
+        const char *slash = ran->protocol[0] ? "/" : "";
+        ptb_params_set(facts, "replaced", "asked %s, ran %s%s%s", asked->name, ran->algorithm, slash,
+                       ran->protocol);
+        ptb_params_set(facts, "warning", "NCCL replaced the algorithm without a word: asked %s, ran %s%s%s",
+                       asked->name, ran->algorithm, slash, ran->protocol);
     }
-    if (asked->channels && ran->channels != asked->channels)
+    if (asked->channels && ran->channels && ran->channels != asked->channels)
         ptb_params_set(facts, "channels_replaced", "asked %d, ran %d", asked->channels, ran->channels);
 }
 

@@ -289,17 +289,19 @@ ptb_status ptb_nccl_init(ptb_comm_nccl *c, const ptb_comm_config *config)
         status = check_gpus(c, gpus);
     if (status == PTB_OK)
         status = ptb_world_agree(c->comm.world, ptb_nccl_gpu_direct(config->gpu_direct));
-    bool asked = ptb_nccl_profiler_request();
+    c->profiler_is_ours = ptb_nccl_profiler_request();
     snprintf(c->name, sizeof c->name, "ptbench-%d-%u", (int)getpid(), atomic_fetch_add(&made, 1));
     if (status == PTB_OK)
         status = share_id(c, &id, &key);
     if (status == PTB_OK)
         status = ptb_world_agree(c->comm.world, ptb_nccl_join_roll(c, key, gpus));
     free(gpus);
-    if (status == PTB_OK)
-        status = make(c, &id);
-    if (status == PTB_OK && asked)
-        c->watched = ptb_nccl_profiler_find(c->name);
+    if (status != PTB_OK)
+        return status;
+    uint64_t making = ptb_nccl_profiler_making();
+    status = make(c, &id);
+    ptb_nccl_watched *watched = ptb_nccl_profiler_made(making, status == PTB_OK ? c->name : NULL);
+    c->watched = c->profiler_is_ours ? watched : NULL;
     return status;
 }
 

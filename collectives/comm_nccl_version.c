@@ -30,6 +30,8 @@ static ptb_health check(ptb_text *said)
         ptb_text_append(said, "; this program was built with ");
         append_version(said, NCCL_VERSION_CODE);
     }
+    if (found >= PTB_NCCL_OLDEST && found < PTB_NCCL_TELLS)
+        ptb_text_append(said, "; it cannot tell which algorithm ran (2.23 and later can)");
     if (found < PTB_NCCL_OLDEST)
         ptb_text_append(said, "; from 2.19.0 on is needed: put a newer one first on LD_LIBRARY_PATH");
     return found < PTB_NCCL_OLDEST || *ptb_nccl_lacks() ? PTB_HEALTH_WARNING : PTB_HEALTH_FINE;

@@ -21,6 +21,8 @@ typedef struct {
     uint64_t graph_nodes;                  // of the kernels and copies, those that a graph launched
     uint64_t unattributed;                 // kernels and copies that were enqueued outside of any open work
     uint64_t dropped;                      // records or works that could not be kept
+    uint64_t inside_dropped;               // events of a library's inside (PTB_SPAN_INSIDE) that did not fit
+    uint64_t inside_late;                  // and those that had not ended when recording did: no spans
     uint64_t overhead_ns;                  // that the profiler says it cost
 } ptb_capture_stats;
 

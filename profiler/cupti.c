@@ -28,6 +28,7 @@ enum {
     NCCL_EVENTS = 1 << 16, // of NCCL's inside
     NESTED = 16,           // that are open at once
 };
+enum { NCCL_PATIENCE_NS = 200000000 }; // that its proxies may end later than the streams
 
 // What is recorded. API calls are wanted only for the attributions that come with them.
 static const CUpti_ActivityKind kinds[] = {
@@ -352,7 +353,7 @@ static ptb_status read_records(capture *c)
 static ptb_status cupti_stop(ptb_capture *base)
 {
     capture *c = (capture *)base;
-    size_t dropped = 0;
+    size_t dropped = 0, late = 0;
     ptb_nccl_profiler_stop();
     ptb_status status = check(c->cupti->ActivityFlushAll(0), "cuptiActivityFlushAll");
     while (c->enabled > 0) {
@@ -362,8 +363,11 @@ static ptb_status cupti_stop(ptb_capture *base)
     if (status == PTB_OK)
         status = read_records(c);
     // What NCCL did inside of the communication, in lanes of its own.
-    ptb_nccl_profiler_spans(c->base.trace, &dropped, NULL);
-    base->stats.dropped += ptb_cupti_buffers_recycle() + dropped;
+    ptb_nccl_profiler_settle(NCCL_PATIENCE_NS);
+    ptb_nccl_profiler_spans(c->base.trace, &dropped, &late);
+    base->stats.dropped += ptb_cupti_buffers_recycle();
+    base->stats.inside_dropped += dropped;
+    base->stats.inside_late += late;
     return status;
 }
 

@@ -10,13 +10,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <time.h>
+
+enum { SETTLE_NS = 5000000 }; // without news it is over
 
 typedef struct {
     atomic_bool ended;
     bool on_gpu; // gpu_begin, gpu_end are the times
     int16_t lane;
-    int rank;
     int64_t begin_ns, end_ns;
     int64_t gpu_begin_ns, gpu_end_ns;
     uint64_t bytes;
@@ -36,6 +37,7 @@ static struct {
     atomic_size_t taken; // may run past the capacity
     atomic_uint generation;
     atomic_bool open;
+    atomic_size_t missed;   // came when the recording that they belong to had been read
     _Atomic int64_t lag_ns; // least (clock of the host - clock of the GPU) with which a time was told
 } events = {.lag_ns = INT64_MAX};
 
@@ -111,7 +113,7 @@ static bool describe(const ptb_nccl_event *event, event_record *r)
     case PTB_NCCL_KERNEL_CH: // its parent is the collective, of this process
         snprintf(r->name, size, "%s", parent ? parent->name : "kernel");
         r->lane = lane_of(PTB_NCCL_LANE_KERNEL, event->kernel_ch.channel);
-        r->on_gpu = true;
+        r->on_gpu = event->kernel_ch.gpu_ns != 0;
         r->gpu_begin_ns = (int64_t)event->kernel_ch.gpu_ns;
         return true;
     case PTB_NCCL_NET_PLUGIN:
@@ -132,11 +134,19 @@ static void note_lag(int64_t now_ns, int64_t gpu_ns)
         ;
 }
 
-void *ptb_nccl_events_open(const ptb_nccl_event *event, int rank)
+// Operations may be told of at any time; their inside only where it was asked for when they were enqueued.
+static bool is_inside(const ptb_nccl_event *event)
 {
-    if (!atomic_load(&events.open))
+    return event->type & (PTB_NCCL_PROXY_OP | PTB_NCCL_PROXY_STEP | PTB_NCCL_KERNEL_CH | PTB_NCCL_NET_PLUGIN);
+}
+
+void *ptb_nccl_events_open(const ptb_nccl_event *event)
+{
+    if (!atomic_load(&events.open)) {
+        atomic_fetch_add(&events.missed, is_inside(event));
         return NULL;
-    event_record r = {.rank = rank, .begin_ns = ptb_clock_ns()};
+    }
+    event_record r = {.begin_ns = ptb_clock_ns()};
     if (!describe(event, &r))
         return NULL;
     if (r.on_gpu)
@@ -148,7 +158,6 @@ void *ptb_nccl_events_open(const ptb_nccl_event *event, int rank)
     event_record *at = &buffer->records[index];
     at->on_gpu = r.on_gpu;
     at->lane = r.lane;
-    at->rank = r.rank;
     at->begin_ns = at->end_ns = r.begin_ns;
     at->gpu_begin_ns = at->gpu_end_ns = r.gpu_begin_ns;
     at->bytes = 0;
@@ -156,23 +165,27 @@ void *ptb_nccl_events_open(const ptb_nccl_event *event, int rank)
     return handle_of(atomic_load(&events.generation), index);
 }
 
-void ptb_nccl_events_state(void *handle, int state, const ptb_nccl_state_args *args)
+void ptb_nccl_events_bytes(void *handle, uint64_t bytes)
 {
     event_record *r = record_of(handle);
-    if (!r || !args)
-        return;
-    if (state == PTB_NCCL_STATE_KERNEL_CH_STOP) {
-        r->gpu_end_ns = (int64_t)args->kernel_ch.gpu_ns;
-        note_lag(ptb_clock_ns(), r->gpu_end_ns);
-    } else if (state == PTB_NCCL_STATE_SEND_WAIT || state == PTB_NCCL_STATE_RECV_WAIT) {
-        r->bytes = args->proxy_step.bytes;
-    }
+    if (r)
+        r->bytes = bytes;
 }
 
-void ptb_nccl_events_close(void *handle)
+void ptb_nccl_events_gpu_end(void *handle, uint64_t gpu_ns)
 {
     event_record *r = record_of(handle);
     if (!r)
+        return;
+    r->gpu_end_ns = (int64_t)gpu_ns;
+    note_lag(ptb_clock_ns(), r->gpu_end_ns);
+}
+
+// The network may end a request again by the handle that it still has.
+void ptb_nccl_events_close(void *handle)
+{
+    event_record *r = record_of(handle);
+    if (!r || atomic_load_explicit(&r->ended, memory_order_relaxed))
         return;
     r->end_ns = ptb_clock_ns();
     atomic_store_explicit(&r->ended, true, memory_order_release);
@@ -207,17 +220,37 @@ ptb_status ptb_nccl_events_start(size_t capacity)
 
 // ---- reading
 
-void ptb_nccl_profiler_spans(ptb_trace *trace, size_t *dropped, size_t *open)
+static size_t recorded(const event_buffer *buffer)
+{
+    size_t taken = atomic_load(&events.taken), capacity = buffer ? buffer->capacity : 0;
+    return taken < capacity ? taken : capacity;
+}
+
+void ptb_nccl_profiler_settle(int64_t patience_ns)
+{
+    const event_buffer *buffer = atomic_load(&events.buffer);
+    const struct timespec pause = {.tv_nsec = SETTLE_NS};
+    int64_t end_ns = ptb_clock_ns() + patience_ns;
+    size_t ended = 0, before;
+    do { // until a while has brought nothing new
+        before = recorded(buffer);
+        while (ended < before && atomic_load_explicit(&buffer->records[ended].ended, memory_order_acquire))
+            ended++;
+        if (before > 0)
+            nanosleep(&pause, NULL);
+    } while ((ended < before || recorded(buffer) > before) && ptb_clock_ns() < end_ns);
+}
+
+void ptb_nccl_profiler_spans(ptb_trace *trace, size_t *dropped, size_t *late)
 {
     atomic_store(&events.open, false);
     event_buffer *buffer = atomic_load(&events.buffer);
-    size_t taken = atomic_load(&events.taken), capacity = buffer ? buffer->capacity : 0, still = 0;
-    size_t count = taken < capacity ? taken : capacity;
+    size_t count = recorded(buffer), taken = atomic_load(&events.taken), unended = 0;
     int64_t lag = atomic_load(&events.lag_ns);
     for (size_t i = 0; i < count; i++) {
         const event_record *r = &buffer->records[i];
         if (!atomic_load_explicit(&r->ended, memory_order_acquire)) {
-            still++;
+            unended++;
             continue;
         }
         ptb_span span = {.begin_ns = r->on_gpu ? r->gpu_begin_ns + lag : r->begin_ns,
@@ -233,8 +266,8 @@ void ptb_nccl_profiler_spans(ptb_trace *trace, size_t *dropped, size_t *open)
     }
     if (dropped)
         *dropped = taken - count;
-    if (open)
-        *open = still;
+    if (late)
+        *late = unended + atomic_exchange(&events.missed, 0);
 }
 
 void ptb_nccl_profiler_release(void)

@@ -1,9 +1,10 @@
-// The plug-in itself (nccl_profiler.h): what NCCL calls. Spans are kept by nccl_events.c.
+// The plug-in's state, and what the program asks of it (nccl_profiler.h). The functions that NCCL calls are
+// in nccl_profiler_versions.c; spans are kept by nccl_events.c.
 #include "profiler/nccl_profiler.h"
 
 #include "core/log.h"
 #include "profiler/nccl_events.h"
-#include "profiler/nccl_profiler_abi.h"
+#include "profiler/nccl_profiler_core.h"
 
 #include <ctype.h>
 #include <pthread.h>
@@ -13,54 +14,10 @@
 #include <string.h>
 #include <strings.h>
 
-// Offsets by the published headers, on a 64-bit system.
-#define AT(field, offset) _Static_assert(offsetof(ptb_nccl_event, field) == (offset), #field)
-AT(type, 0);
-AT(parent, 8);
-AT(rank, 16);
-AT(group_api.depth, 28);
-AT(coll_api.count, 32);
-AT(coll_api.stream, 56);
-AT(p2p_api.stream, 48);
-AT(kernel_launch.stream, 24);
-AT(coll.sequence, 24);
-AT(coll.function, 32);
-AT(coll.send, 40);
-AT(coll.recv, 48);
-AT(coll.count, 56);
-AT(coll.root, 64);
-AT(coll.datatype, 72);
-AT(coll.channels, 80);
-AT(coll.warps, 81);
-AT(coll.algorithm, 88);
-AT(coll.protocol, 96);
-AT(coll.group, 104);
-AT(p2p.function, 24);
-AT(p2p.buffer, 32);
-AT(p2p.datatype, 40);
-AT(p2p.count, 48);
-AT(p2p.peer, 56);
-AT(p2p.channels, 60);
-AT(p2p.group, 64);
-AT(proxy_op.pid, 24);
-AT(proxy_op.channel, 28);
-AT(proxy_op.peer, 32);
-AT(proxy_op.steps, 36);
-AT(proxy_op.chunk_bytes, 40);
-AT(proxy_op.is_send, 44);
-AT(proxy_step.step, 24);
-AT(kernel_ch.channel, 24);
-AT(kernel_ch.gpu_ns, 32);
-AT(net_plugin.id, 24);
-AT(net_plugin.data, 32);
-AT(ce_coll.stream, 104);
-#undef AT
-_Static_assert(sizeof(ptb_nccl_state_args) == 8, "state arguments");
-_Static_assert(sizeof(ptb_nccl_profiler_plugin) == 48, "six pointers");
-
 struct ptb_nccl_watched {
-    char name[64];
-    int rank;
+    char name[64];   // "" as long as it is not known
+    uint64_t number; // how many came before
+    bool channels_are_most;
     bool recording; // between begin and end
     ptb_nccl_ran ran;
     ptb_nccl_watched *next;
@@ -70,15 +27,18 @@ struct ptb_nccl_watched {
 static struct {
     pthread_mutex_t mutex; // of all but the mask
     ptb_nccl_watched *first;
+    uint64_t count;      // communicators that NCCL ever told of
     _Atomic(int *) mask; // NCCL's own, of all communicators; NULL until it told
+    int making;          // communicators that are being made
+    bool several;        // more than one at once since there was none
     int recording;       // communicators between begin and end
     bool spans;          // between start and stop
 } plugin = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 enum {
-    MASK_RAN = PTB_NCCL_COLL | PTB_NCCL_P2P,
-    MASK_SPANS = MASK_RAN | PTB_NCCL_PROXY_OP | PTB_NCCL_PROXY_STEP | PTB_NCCL_KERNEL_CH |
-                 PTB_NCCL_NET_PLUGIN | PTB_NCCL_CE_COLL,
+    MASK_RAN = PTB_NCCL_COLL | PTB_NCCL_P2P | PTB_NCCL_CE_COLL,
+    MASK_SPANS =
+        MASK_RAN | PTB_NCCL_PROXY_OP | PTB_NCCL_PROXY_STEP | PTB_NCCL_KERNEL_CH | PTB_NCCL_NET_PLUGIN,
 };
 
 static void set_mask(void)
@@ -98,26 +58,24 @@ static void lower(char *out, size_t size, const char *text)
 
 // ---- what NCCL calls
 
-static int plugin_init(void **context, uint64_t comm_id, int *activation_mask, const char *comm_name,
-                       int nodes, int ranks, int rank, void (*log)(void))
+void ptb_nccl_core_init(void **context, int *activation_mask, const char *comm_name, bool channels_are_most)
 {
-    (void)comm_id, (void)nodes, (void)ranks, (void)log;
     ptb_nccl_watched *w = calloc(1, sizeof *w);
+    *context = w;
     if (!w)
-        return 2; // ncclSystemError: NCCL goes on without the plug-in
+        return;
     snprintf(w->name, sizeof w->name, "%s", comm_name ? comm_name : "");
-    w->rank = rank;
+    w->channels_are_most = channels_are_most;
     pthread_mutex_lock(&plugin.mutex);
+    w->number = plugin.count++;
     w->next = plugin.first;
     plugin.first = w;
     atomic_store(&plugin.mask, activation_mask);
     set_mask();
     pthread_mutex_unlock(&plugin.mutex);
-    *context = w;
-    return 0;
 }
 
-static int plugin_finalize(void *context)
+void ptb_nccl_core_finalize(void *context)
 {
     pthread_mutex_lock(&plugin.mutex);
     for (ptb_nccl_watched **at = &plugin.first; *at; at = &(*at)->next)
@@ -130,19 +88,24 @@ static int plugin_finalize(void *context)
         }
     set_mask();
     pthread_mutex_unlock(&plugin.mutex);
-    return 0;
 }
 
-static void note_collective(ptb_nccl_ran *ran, const ptb_nccl_event *event)
+static void note_function(ptb_nccl_ran *ran, const char *function)
+{
+    snprintf(ran->function, sizeof ran->function, "%s", function ? function : "");
+}
+
+static void note_collective(ptb_nccl_ran *ran, const ptb_nccl_event *event, bool channels_are_most)
 {
     char algorithm[sizeof ran->algorithm], protocol[sizeof ran->protocol];
     lower(algorithm, sizeof algorithm, event->coll.algorithm);
     lower(protocol, sizeof protocol, event->coll.protocol);
     if (ran->collectives++ == 0) {
-        snprintf(ran->function, sizeof ran->function, "%s", event->coll.function ? event->coll.function : "");
+        note_function(ran, event->coll.function);
         memcpy(ran->algorithm, algorithm, sizeof algorithm);
         memcpy(ran->protocol, protocol, sizeof protocol);
         ran->channels = event->coll.channels;
+        ran->channels_are_most = channels_are_most;
     } else if (strcmp(ran->algorithm, algorithm) != 0 || strcmp(ran->protocol, protocol) != 0) {
         ran->mixed = true;
     }
@@ -151,9 +114,9 @@ static void note_collective(ptb_nccl_ran *ran, const ptb_nccl_event *event)
 static void note_copy_engine(ptb_nccl_ran *ran, const ptb_nccl_event *event)
 {
     if (ran->collectives++ == 0) {
-        snprintf(ran->function, sizeof ran->function, "%s",
-                 event->ce_coll.function ? event->ce_coll.function : "");
+        note_function(ran, event->ce_coll.function);
         snprintf(ran->algorithm, sizeof ran->algorithm, "copy_engine");
+        ran->channels = 0;
     } else if (strcmp(ran->algorithm, "copy_engine") != 0) {
         ran->mixed = true;
     }
@@ -162,54 +125,40 @@ static void note_copy_engine(ptb_nccl_ran *ran, const ptb_nccl_event *event)
 static void note_message(ptb_nccl_ran *ran, const ptb_nccl_event *event)
 {
     if (ran->collectives == 0 && ran->messages == 0)
-        snprintf(ran->function, sizeof ran->function, "%s", event->p2p.function ? event->p2p.function : "");
+        note_function(ran, event->p2p.function);
     ran->messages++;
     if (ran->collectives == 0 && event->p2p.channels > ran->channels)
         ran->channels = event->p2p.channels;
 }
 
-static int plugin_start_event(void *context, void **handle, ptb_nccl_event *event)
+static void note_call(ptb_nccl_ran *ran, const ptb_nccl_event *event)
 {
-    ptb_nccl_watched *w = context;
-    *handle = NULL; // then NCCL does not tell of its end
-    if (!w)
-        return 0;
-    if (event->type & (PTB_NCCL_COLL | PTB_NCCL_P2P | PTB_NCCL_CE_COLL)) {
-        pthread_mutex_lock(&plugin.mutex);
-        if (w->recording && event->type == PTB_NCCL_COLL)
-            note_collective(&w->ran, event);
-        else if (w->recording && event->type == PTB_NCCL_P2P)
-            note_message(&w->ran, event);
-        else if (w->recording)
-            note_copy_engine(&w->ran, event);
-        pthread_mutex_unlock(&plugin.mutex);
-    }
-    *handle = ptb_nccl_events_open(event, w->rank);
-    return 0;
+    ran->calls++;
+    if (ran->collectives == 0 && ran->messages == 0)
+        note_function(ran, event->coll_api.function);
 }
 
-static int plugin_stop_event(void *handle)
+static void note(ptb_nccl_watched *w, const ptb_nccl_event *event)
 {
-    ptb_nccl_events_close(handle);
-    return 0;
+    pthread_mutex_lock(&plugin.mutex);
+    if (w->recording && event->type == PTB_NCCL_COLL)
+        note_collective(&w->ran, event, w->channels_are_most);
+    else if (w->recording && event->type == PTB_NCCL_P2P)
+        note_message(&w->ran, event);
+    else if (w->recording && event->type == PTB_NCCL_CE_COLL)
+        note_copy_engine(&w->ran, event);
+    else if (w->recording)
+        note_call(&w->ran, event);
+    pthread_mutex_unlock(&plugin.mutex);
 }
 
-static int plugin_record_state(void *handle, int state, ptb_nccl_state_args *args)
+void ptb_nccl_core_start(void *context, void **handle, const ptb_nccl_event *event)
 {
-    ptb_nccl_events_state(handle, state, args);
-    return 0;
+    bool is_operation = event->type & (PTB_NCCL_COLL | PTB_NCCL_P2P | PTB_NCCL_CE_COLL | PTB_NCCL_COLL_API);
+    if (is_operation && context)
+        note(context, event);
+    *handle = ptb_nccl_events_open(event); // NULL: NCCL does not tell of its end
 }
-
-#define PLUGIN                                                                                               \
-    {                                                                                                        \
-        .name = "ptbench", .init = plugin_init, .start_event = plugin_start_event,                           \
-        .stop_event = plugin_stop_event, .record_event_state = plugin_record_state,                          \
-        .finalize = plugin_finalize                                                                          \
-    }
-// NCCL looks these names up in the program.
-extern const ptb_nccl_profiler_plugin ncclProfiler_v5, ncclProfiler_v6;
-__attribute__((used, visibility("default"))) const ptb_nccl_profiler_plugin ncclProfiler_v5 = PLUGIN;
-__attribute__((used, visibility("default"))) const ptb_nccl_profiler_plugin ncclProfiler_v6 = PLUGIN;
 
 // ---- what the program calls
 
@@ -224,14 +173,36 @@ bool ptb_nccl_profiler_request(void)
     return is_ours;
 }
 
-ptb_nccl_watched *ptb_nccl_profiler_find(const char *name)
+uint64_t ptb_nccl_profiler_making(void)
 {
     pthread_mutex_lock(&plugin.mutex);
-    ptb_nccl_watched *w = plugin.first;
-    while (w && strcmp(w->name, name) != 0)
-        w = w->next;
+    plugin.several = plugin.making > 0;
+    plugin.making++;
+    uint64_t making = plugin.count;
     pthread_mutex_unlock(&plugin.mutex);
-    return w;
+    return making;
+}
+
+ptb_nccl_watched *ptb_nccl_profiler_made(uint64_t making, const char *name)
+{
+    ptb_nccl_watched *found = NULL, *nameless = NULL;
+    int nameless_count = 0;
+    pthread_mutex_lock(&plugin.mutex);
+    plugin.making--;
+    for (ptb_nccl_watched *w = name ? plugin.first : NULL; w && !found; w = w->next) {
+        if (strcmp(w->name, name) == 0)
+            found = w;
+        if (!w->name[0] && w->number >= making) {
+            nameless = w;
+            nameless_count++;
+        }
+    }
+    if (!found && nameless_count == 1 && !plugin.several) {
+        found = nameless;
+        snprintf(found->name, sizeof found->name, "%s", name);
+    }
+    pthread_mutex_unlock(&plugin.mutex);
+    return found;
 }
 
 void ptb_nccl_profiler_begin(ptb_nccl_watched *w)

@@ -40,6 +40,17 @@ static ptb_status take_spans(ptb_trainer *t, ptb_trace *to, uint64_t lost, ptb_s
     return PTB_OK;
 }
 
+// They are in no sum, so only the timeline lacks them.
+static void warn_of_inside(const ptb_trainer *t)
+{
+    const ptb_capture_stats *s = &t->capture->stats;
+    if (s->inside_dropped + s->inside_late > 0)
+        ptb_warn("rank %d: the trace lacks %" PRIu64 " events of NCCL's inside: %" PRIu64
+                 " did not fit, %" PRIu64 " had not ended when the step was read",
+                 t->config.world->rank, s->inside_dropped + s->inside_late, s->inside_dropped,
+                 s->inside_late);
+}
+
 ptb_status ptb_step_profile(ptb_trainer *t, ptb_trace *to, ptb_step_breakdown *breakdown, double timed_ns,
                             uint64_t *steps, ptb_metrics *metrics)
 {
@@ -64,6 +75,7 @@ ptb_status ptb_step_profile(ptb_trainer *t, ptb_trace *to, ptb_step_breakdown *b
     ptb_trace_clear(t->config.trace);
     if (!*steps)
         return PTB_OK;
+    warn_of_inside(t);
     ptb_summary summary = ptb_stats_summarise(times_ns, (size_t)*steps);
     ptb_metrics_add(metrics, "capture_overhead", 100 * (summary.median / timed_ns - 1), "%", PTB_NEUTRAL,
                     "median of rank 0's 6 recorded steps / median timed step - 1");
@@ -99,5 +111,7 @@ void ptb_step_profile_facts(const ptb_trainer *t, ptb_params *facts)
     ptb_params_set(facts, "captured_graph_nodes", "%" PRIu64, s->graph_nodes);
     ptb_params_set(facts, "capture_unattributed", "%" PRIu64, s->unattributed);
     ptb_params_set(facts, "capture_dropped", "%" PRIu64, s->dropped);
+    ptb_params_set(facts, "capture_nccl_dropped", "%" PRIu64, s->inside_dropped);
+    ptb_params_set(facts, "capture_nccl_late", "%" PRIu64, s->inside_late);
     ptb_params_set(facts, "capture_overhead_ns", "%" PRIu64, s->overhead_ns);
 }

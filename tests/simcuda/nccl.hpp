@@ -2,8 +2,8 @@
 // segment of POSIX shared memory named by the unique id; what a collective does runs on its stream, in the
 // device process, and passes all data through that segment. Files: nccl_comm.cpp (communicators),
 // nccl_calls.cpp (the calls and groups), nccl_choice.cpp (algorithm and protocol, as NCCL_ALGO and NCCL_PROTO
-// say), nccl_profiler.cpp (what NCCL tells a profiler plug-in), nccl_device.cpp and nccl_reduce.cpp (what
-// runs in the device process), nccl_traffic.cpp (what goes over links).
+// say), nccl_profiler.cpp and nccl_plugin.cpp (what NCCL tells a profiler plug-in), nccl_device.cpp and
+// nccl_reduce.cpp (what runs in the device process), nccl_traffic.cpp (what goes over links).
 //
 // Which algorithm is chosen is only reported and counted on the links: data always goes the same way. The
 // machine has NVSwitch and no CollNet; ranks with another host name are on another host. As with the real
@@ -14,8 +14,10 @@
 // ends), slow_rank=R:US (rank R takes so much longer for each),
 // late_rank=R (rank R joins no communicator before sim_nccl_let_join), dead_link=A-B (nothing passes between
 // these ranks), nccl_replace=1 (every forced algorithm runs as ring), nccl_symmetric=0 (no windows),
-// wrong_rail=A:B (what should go over network card A of this host goes over B), nccl_profiler=N (version of
-// the plug-in interface, 5 or 6).
+// wrong_rail=A:B (what should go over network card A of this host goes over B), nccl_version=N (22304: it
+// says that it is 2.23.4, and tells a profiler what that one tells), nccl_kernel=1 (collectives are symmetric
+// kernels to a profiler; 2: copy engines), nccl_number=N (algorithm that 2.23 tells of), nccl_pxn=1 (proxies
+// serve another process), nccl_slow_proxy=MS (they end so much later than the stream).
 #ifndef PTB_SIMCUDA_NCCL_HPP
 #define PTB_SIMCUDA_NCCL_HPP
 
@@ -210,7 +212,6 @@ struct sim_nccl_operation {
 // nccl_profiler.cpp
 void sim_nccl_profiler_init(ncclComm *comm);
 void sim_nccl_profiler_finalize(ncclComm *comm); // waits until all that it watches has ended
-int sim_nccl_profiler_mask(void);
 // Around the launch of a group of operations on one communicator: tells of the group and of each operation,
 // and gives times for the work to fill when its inside is asked for (NULL: it is not).
 struct sim_nccl_told {
@@ -225,9 +226,11 @@ sim_nccl_times *sim_nccl_profiler_times(ncclComm *comm, const sim_nccl_operation
 void sim_nccl_profiler_end(ncclComm *comm, sim_nccl_told *told);
 
 // For tests: the rank of this process that late_rank names may join now; how many communicators this process
-// has made so far; and how many operations the profiler's thread has still to tell of.
+// has made so far; of how many operations the profiler's thread has told the begin, and of how many it has
+// still to tell the end.
 extern "C" void sim_nccl_let_join(void);
 extern "C" int sim_nccl_made(void);
+extern "C" int sim_nccl_begun(void);
 extern "C" int sim_nccl_untold(void);
 
 // Remembers an error of this thread, for ncclGetLastError, and gives it.

@@ -222,7 +222,7 @@ extern "C" {
 
 ncclResult_t ncclGetVersion(int *version)
 {
-    *version = NCCL_VERSION_CODE;
+    *version = sim_option("nccl_version") > 0 ? (int)sim_option("nccl_version") : NCCL_VERSION_CODE;
     return ncclSuccess;
 }
 

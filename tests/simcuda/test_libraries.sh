@@ -51,6 +51,11 @@ says err "(0 wrong)"
 says out '"buffers": "registered"'
 attempt no_function=ncclCommWindow 0 doctor
 says out "it lacks ncclCommWindowRegister, ncclCommWindowDeregister"
+attempt nccl_version=22205 0 doctor
+says out "NCCL 2.22.5"
+says out "it cannot tell which algorithm ran (2.23 and later can)"
+attempt nccl_version=22304 0 doctor
+! grep -q "cannot tell which algorithm" "$work/out" || fail "2.23 can tell"
 attempt no_function=ncclCommRegister 3 run all_reduce --comm nccl --np 2 "${coll[@]}"
 says err "NCCL has no ncclCommRegister (the program itself): it is too old, 2.19 or later is needed"
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The communicator nccl on the simulated device: what NCCL runs for what is asked, what it refuses, faults, and NCCL's
-# inside as the profiler plug-in is told of it. The scenarios are in helper_nccl.c.
+# The communicator nccl on the simulated device: what it refuses, buffers, parts of the world, and faults. The scenarios
+# are in helper_nccl.c.
 # ctest: spins
 set -u
 command -v mpirun >/dev/null || { echo "no mpirun"; exit 77; }
@@ -25,11 +25,7 @@ scenario() {
     fi
 }
 
-scenario 2 choices ""
-scenario 4 choices "" "NCCL has no algorithm 'rign'; did you mean 'ring'"
-scenario 2 choices "nccl_profiler=6"
 scenario 4 refused ""
-NCCL_PROFILER_PLUGIN=none scenario 2 unconfirmed ""
 scenario 2 gpu_direct "" "NCCL reads NCCL_NET_GDR_LEVEL once a process"
 scenario 2 buffers ""
 scenario 2 buffers "nccl_symmetric=0"
@@ -51,6 +47,4 @@ scenario 2 messages "" \
     "rank 0 called ncclSend of 8 ncclFloat32 to rank 1, which called ncclRecv of 4 ncclFloat32 from it"
 scenario 2 late "late_rank=1" \
     "NCCL's communicator was not made within 0.3 s: all 2 ranks came to open communicator nccl, and got no further"
-scenario 2 spans ""
-scenario 3 spans "nccl_profiler=6,slow_rank=1:2000"
 [ "$failures" = 0 ] || { echo "$failures checks failed"; exit 1; }

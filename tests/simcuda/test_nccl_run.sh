@@ -47,6 +47,14 @@ has err "--graph needs a GPU stream capture, and device 'host' has none"
 try 2 "$PTBENCH" run all_reduce --np 2 --comm nccl --algo rign --bytes 4K "${short[@]}" "${db[@]}"
 has err "no chosen communicator has an algorithm 'rign'"
 
+# Events of NCCL's inside that end long after the step are counted and said; the breakdown does not need them.
+PTB_SIM=devices=8,nccl_slow_proxy=300 try 0 "$PTBENCH" run step --device cuda --np 2 --layers 1 --hidden 64 --heads 2 \
+    --sequence 32 --vocab 256 --max-time 100ms --share-gpu "${db[@]}"
+has err "events of NCCL's inside: 0 did not fit, "
+try 0 "$PTBENCH" export last "${db[@]}"
+has_not out '"capture_nccl_late": "0"'
+has out '"capture_nccl_dropped": "0"'
+has out '"capture_dropped": "0"'
 # Two ranks on one GPU, which ptbench allows when asked, and this NCCL does not.
 PTB_SIM=devices=1 try 3 "$PTBENCH" run all_reduce --np 2 --comm nccl --bytes 4K "${short[@]}" "${db[@]}"
 has err "ranks 0 and 1 are on one GPU"
