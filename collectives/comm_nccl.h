@@ -116,6 +116,8 @@ ptb_status ptb_nccl_look(ptb_stream_watch *watch, int64_t waited_ns);
 // comm_nccl_choice.c
 const char *const *ptb_nccl_algorithms(ptb_coll_kind kind);
 bool ptb_nccl_has_algorithm(ptb_coll_kind kind, const char *name);
+// The first NCCL that can be asked for it: 22400 is 2.24.
+int ptb_nccl_algorithm_version(ptb_coll_kind kind, const char *name);
 // USAGE, logged by rank 0, for a name that no collective of NCCL has.
 ptb_status ptb_nccl_choose(const ptb_world *world, const ptb_comm_config *config, ptb_nccl_choice *choice);
 // The environment that NCCL reads when it makes a communicator says this choice from enter to leave.

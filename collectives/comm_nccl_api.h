@@ -33,22 +33,21 @@
     X(ReduceScatter)                                                                                         \
     X(Send)
 
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0)
+// What came later, by the version that it came with. What needs a type or a structure of that version is only
+// called by a program that was built with its header.
 #define PTB_NCCL_2_22(X) X(GroupSimulateEnd)
-#else
-#define PTB_NCCL_2_22(X)
-#endif
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
 #define PTB_NCCL_2_27(X) X(CommWindowRegister) X(CommWindowDeregister)
-#else
-#define PTB_NCCL_2_27(X)
-#endif
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
 #define PTB_NCCL_2_28(X) X(AlltoAll) X(Gather) X(Scatter)
-#else
-#define PTB_NCCL_2_28(X)
-#endif
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
 #define PTB_NCCL_OPTIONAL(X) PTB_NCCL_2_22(X) PTB_NCCL_2_27(X) PTB_NCCL_2_28(X)
+#elif NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+#define PTB_NCCL_OPTIONAL(X) PTB_NCCL_2_22(X) PTB_NCCL_2_27(X)
+#elif NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0)
+#define PTB_NCCL_OPTIONAL(X) PTB_NCCL_2_22(X)
+#else
+#define PTB_NCCL_OPTIONAL(X)
+#endif
 
 typedef struct {
 #define X(name) __typeof__(&nccl##name) name;
@@ -61,8 +60,11 @@ typedef struct {
 ptb_status ptb_nccl_load(ptb_text *why);
 // The functions; those that are optional may be NULL. Valid only after ptb_nccl_load has returned OK.
 const ptb_nccl_api *ptb_nccl_functions(void);
-// The file that was loaded, and the optional functions that it lacks ("": none).
+// The file that was loaded.
 const char *ptb_nccl_path(void);
+// Which of the later functions cannot be called, because the library or the header of the build is older,
+// behind the version that has them: "2.22: ncclGroupSimulateEnd; 2.28: ncclAlltoAll, ncclGather"; "": all
+// can.
 const char *ptb_nccl_lacks(void);
 
 #endif

@@ -287,6 +287,18 @@ static inline bool is_new(ptb_comm_nccl *c, const ptb_coll *call)
     return true;
 }
 
+// Before 2.24 NCCL calls an algorithm that does not exist for a call an internal error, and before 2.22 it
+// cannot be asked beforehand (probe).
+static ptb_status check_call(const ptb_comm_nccl *c, const ptb_coll *call, ncclResult_t result)
+{
+    if (__builtin_expect(result == ncclInternalError && c->choice.algorithm[0] && c->version < 22400, 0)) {
+        ptb_error("NCCL %d.%d.%d cannot run %s for this %s here", c->version / 10000, c->version / 100 % 100,
+                  c->version % 100, c->choice.name, ptb_coll_name(call->kind));
+        return PTB_UNSUPPORTED;
+    }
+    return ptb_nccl_check(result, c->nccl, ptb_coll_name(call->kind), __FILE__, __LINE__);
+}
+
 ptb_status ptb_nccl_collective(ptb_comm *comm, const ptb_coll *call, ptb_stream *stream)
 {
     ptb_comm_nccl *c = (ptb_comm_nccl *)comm;
@@ -295,7 +307,7 @@ ptb_status ptb_nccl_collective(ptb_comm *comm, const ptb_coll *call, ptb_stream 
     bool record = !c->group_recorded && is_new(c, call);
     ptb_nccl_enter(c, call);
     if (__builtin_expect(!record, 1))
-        return ptb_nccl_check(issue(c, call, cuda), c->nccl, ptb_coll_name(call->kind), __FILE__, __LINE__);
+        return check_call(c, call, issue(c, call, cuda));
     ptb_nccl_profiler_begin(c->watched);
     ncclResult_t result = issue(c, call, cuda);
     if (c->depth > 0 && result == ncclSuccess) { // it is launched with its group
@@ -303,7 +315,7 @@ ptb_status ptb_nccl_collective(ptb_comm *comm, const ptb_coll *call, ptb_stream 
         return PTB_OK;
     }
     ptb_nccl_profiler_end(c->watched, &c->last_seen->ran);
-    return ptb_nccl_check(result, c->nccl, ptb_coll_name(call->kind), __FILE__, __LINE__);
+    return check_call(c, call, result);
 }
 
 ptb_status ptb_nccl_group_begin(ptb_comm *comm)
@@ -382,7 +394,7 @@ static bool probe(ptb_comm_nccl *c, const ptb_coll *call, char *reason)
     ncclResult_t end = c->api->GroupSimulateEnd(&info);
     if (result == ncclSuccess)
         result = end;
-    if (result != ncclInvalidUsage)
+    if (result != ncclInvalidUsage && result != ncclInternalError) // the latter before 2.24
         return true;
     const char *last = c->api->GetLastError(c->nccl);
     snprintf(reason, PTB_REASON_BYTES, "NCCL cannot run %s for this %s here: %.200s", c->choice.name,
@@ -420,6 +432,14 @@ bool ptb_nccl_supports(ptb_comm *comm, const ptb_coll *call, bool in_place, char
     if (forced && !ptb_nccl_has_algorithm(call->kind, c->choice.name)) {
         snprintf(reason, PTB_REASON_BYTES, "NCCL has no %s for %s", c->choice.name,
                  ptb_coll_name(call->kind));
+        return false;
+    }
+    int oldest = ptb_nccl_algorithm_version(call->kind, c->choice.name);
+    if (forced && c->version < oldest) {
+        snprintf(reason, PTB_REASON_BYTES,
+                 "NCCL can be asked for %s for %s from %d.%d on, and this is %d.%d.%d", c->choice.name,
+                 ptb_coll_name(call->kind), oldest / 10000, oldest / 100 % 100, c->version / 10000,
+                 c->version / 100 % 100, c->version % 100);
         return false;
     }
     bool parts = (call->kind == PTB_ALL_GATHER || call->kind == PTB_REDUCE_SCATTER) && !equal_parts(c, call);

@@ -46,6 +46,18 @@ bool ptb_nccl_has_algorithm(ptb_coll_kind kind, const char *name)
     return false;
 }
 
+int ptb_nccl_algorithm_version(ptb_coll_kind kind, const char *name)
+{
+    bool gathers = kind == PTB_ALL_GATHER || kind == PTB_REDUCE_SCATTER;
+    if (gathers && strcmp(name, "collnet_direct") == 0)
+        return 22000;
+    // 2.23 has it, but lets NCCL_ALGO choose for all collectives alike, and all-reduce, our barrier, has no
+    // PAT.
+    if (gathers && strcmp(name, "pat") == 0)
+        return 22400;
+    return PTB_NCCL_OLDEST;
+}
+
 ptb_status ptb_nccl_choose(const ptb_world *world, const ptb_comm_config *config, ptb_nccl_choice *choice)
 {
     const char *name = config->algorithm;
@@ -272,6 +284,9 @@ void ptb_nccl_describe_library(const ptb_comm_nccl *c, ptb_params *facts)
     char text[104] = "";
     size_t at = 0;
     ptb_params_set(facts, "nccl", "%d.%d.%d", c->version / 10000, c->version / 100 % 100, c->version % 100);
+    if (c->version != NCCL_VERSION_CODE)
+        ptb_params_set(facts, "nccl_built_with", "%d.%d.%d", NCCL_VERSION_CODE / 10000,
+                       NCCL_VERSION_CODE / 100 % 100, NCCL_VERSION_CODE % 100);
     if (*ptb_nccl_lacks())
         ptb_params_set(facts, "nccl_lacks", "%s", ptb_nccl_lacks());
     dl_iterate_phdr(note_plugin, &found);

@@ -23,13 +23,13 @@ static ptb_health check(ptb_text *said)
     ptb_text_append(said, ", SIMULATED");
 #endif
     ptb_text_printf(said, ", %s", ptb_nccl_path());
-    if (*ptb_nccl_lacks())
-        ptb_text_printf(said, "; it lacks %s, so what needs that is done another way or skipped",
-                        ptb_nccl_lacks());
     if (found != NCCL_VERSION_CODE) {
         ptb_text_append(said, "; this program was built with ");
         append_version(said, NCCL_VERSION_CODE);
     }
+    if (*ptb_nccl_lacks())
+        ptb_text_printf(said, "; %s lacks what came with %s; what needs that is done another way or skipped",
+                        found > NCCL_VERSION_CODE ? "so it" : "NCCL", ptb_nccl_lacks());
     if (found >= PTB_NCCL_OLDEST && found < PTB_NCCL_TELLS)
         ptb_text_append(said, "; it cannot tell which algorithm ran (2.23 and later can)");
     if (found < PTB_NCCL_OLDEST)

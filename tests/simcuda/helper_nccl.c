@@ -3,7 +3,7 @@
 #include "tests/simcuda/nccl_fixture.h"
 
 // An algorithm that NCCL refuses for a call makes a skip with NCCL's own words, and leaves the communicator
-// usable.
+// usable. Before 2.22 it cannot be asked beforehand, and the call itself is refused.
 static void scenario_refused(seat *s)
 {
     ptb_comm_config config = {.algorithm = "nvls", .timeout_s = PATIENCE_S};
@@ -13,13 +13,41 @@ static void scenario_refused(seat *s)
         return;
     ptb_coll call = all_reduce(s, COUNT);
     call.op = PTB_PROD;
-    EXPECT(s, !comm->ops->supports(comm, &call, false, reason), "a product by the switch");
-    EXPECT(s, strstr(reason, "no algorithm"), "%s", reason);
+    if (strstr(ptb_nccl_lacks(), "ncclGroupSimulateEnd")) {
+        EXPECT(s, comm->ops->supports(comm, &call, false, reason), "%s", reason);
+        EXPECT(s, ptb_comm_collective(comm, &call, s->stream) == PTB_UNSUPPORTED, "a product by the switch");
+    } else {
+        EXPECT(s, !comm->ops->supports(comm, &call, false, reason), "a product by the switch");
+        EXPECT(s, strstr(reason, "no algorithm"), "%s", reason);
+    }
     call.op = PTB_SUM;
     EXPECT(s, comm->ops->supports(comm, &call, false, reason), "%s", reason);
     EXPECT(s, run_all_reduce(s, comm, COUNT) == PTB_OK, "after a refusal");
     check_sum(s, s->world->size, COUNT);
     ptb_comm_close(comm);
+}
+
+// Algorithms that came later are refused by name.
+static void scenario_too_old(seat *s)
+{
+    static const struct {
+        const char *algorithm, *since;
+        int version;
+    } cases[] = {{"pat", "from 2.24 on", 22400}, {"collnet_direct", "from 2.20 on", 22000}, {"nvls", "", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ptb_comm_config config = {.algorithm = cases[i].algorithm, .timeout_s = PATIENCE_S};
+        ptb_comm *comm;
+        char reason[PTB_REASON_BYTES] = "";
+        if (open_comm(s, &config, &comm) != PTB_OK)
+            return;
+        ptb_coll call = all_reduce(s, COUNT);
+        call.kind = PTB_ALL_GATHER;
+        bool can = comm->ops->supports(comm, &call, false, reason);
+        int version = ((const ptb_comm_nccl *)comm)->version;
+        EXPECT(s, can == (version >= cases[i].version), "%s: %s", cases[i].algorithm, reason);
+        EXPECT(s, can || strstr(reason, cases[i].since), "%s", reason);
+        ptb_comm_close(comm);
+    }
 }
 
 static void scenario_gpu_direct(seat *s)
@@ -46,6 +74,7 @@ static void scenario_buffers(seat *s)
     ptb_params facts = {.count = 0};
     if (open_comm(s, &config, &comm) != PTB_OK)
         return;
+    none = none || strstr(ptb_nccl_lacks(), "2.27: ncclCommWindowRegister");
     EXPECT(s, comm->ops->alloc(comm, 10000, &memory) == PTB_OK, "alloc");
     ptb_coll call = all_reduce(s, 1);
     call.send = (char *)memory + 4096;
@@ -234,6 +263,13 @@ static void scenario_late(seat *s)
     EXPECT(s, sim_nccl_made() == 1, "the late one has not come");
 }
 
+static void scenario_older(seat *s)
+{
+    scenario_refused(s);
+    scenario_too_old(s);
+    scenario_buffers(s);
+}
+
 int main(int argc, char **argv)
 {
     static const scenario scenarios[] = {
@@ -241,6 +277,7 @@ int main(int argc, char **argv)
         {"split", scenario_split},       {"host_stream", scenario_host_stream}, {"lost", scenario_lost},
         {"dead", scenario_dead},         {"missing", scenario_missing},         {"queued", scenario_queued},
         {"mismatch", scenario_mismatch}, {"messages", scenario_messages},       {"late", scenario_late},
+        {"older", scenario_older},
     };
     return run_scenarios(argc, argv, scenarios, sizeof scenarios / sizeof *scenarios);
 }

@@ -1,8 +1,9 @@
 // dlopen and dlsym of the program (the linker's --wrap), so that NVIDIA's libraries are found as on a real
 // machine, while the simulated ones are part of the program.
 // PTB_SIM: no_library=PREFIX (libraries whose file name begins so are not on this machine: "libnccl"),
-// no_function=PREFIX (libraries lack functions whose name begins so, as older ones do: "ncclCommWindow").
-#include "tests/simcuda/sim.hpp"
+// no_function=PREFIX (libraries lack functions whose name begins so, as older ones do: "ncclCommWindow"),
+// nccl_version=21903 (NCCL is of that version: nccl.hpp).
+#include "tests/simcuda/nccl.hpp"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -52,5 +53,7 @@ void *__wrap_dlopen(const char *file, int mode)
 
 void *__wrap_dlsym(void *library, const char *symbol)
 {
-    return is_left_out("no_function", symbol) ? NULL : __real_dlsym(library, symbol);
+    return is_left_out("no_function", symbol) || !sim_nccl_has_function(symbol)
+               ? NULL
+               : __real_dlsym(library, symbol);
 }

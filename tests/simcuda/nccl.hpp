@@ -15,9 +15,9 @@
 // late_rank=R (rank R joins no communicator before sim_nccl_let_join), dead_link=A-B (nothing passes between
 // these ranks), nccl_replace=1 (every forced algorithm runs as ring), nccl_symmetric=0 (no windows),
 // wrong_rail=A:B (what should go over network card A of this host goes over B), nccl_version=N (22304: it
-// says that it is 2.23.4, and tells a profiler what that one tells), nccl_kernel=1 (collectives are symmetric
-// kernels to a profiler; 2: copy engines), nccl_number=N (algorithm that 2.23 tells of), nccl_pxn=1 (proxies
-// serve another process), nccl_slow_proxy=MS (they end so much later than the stream).
+// is 2.23.4: lacks what that one lacks, and tells a profiler what that one tells), nccl_kernel=1 (collectives
+// are symmetric kernels to a profiler; 2: copy engines), nccl_number=N (algorithm that 2.23 tells of),
+// nccl_pxn=1 (proxies serve another process), nccl_slow_proxy=MS (they end so much later than the stream).
 #ifndef PTB_SIMCUDA_NCCL_HPP
 #define PTB_SIMCUDA_NCCL_HPP
 
@@ -52,7 +52,13 @@ enum sim_nccl_function {
     SIM_NCCL_SCATTER,
 };
 const char *sim_nccl_function_name(int function); // "AllReduce"
-const char *sim_nccl_type_name(int type);         // "ncclFloat32"
+
+// The version that this library is: the header's, or nccl_version. What the real one of that version lacks,
+// this one lacks: functions, algorithms, NCCL_ALGO by collective, telling what it runs.
+int sim_nccl_version(void);
+// Whether that version has the function; true for what is none of NCCL's.
+bool sim_nccl_has_function(const char *symbol);
+const char *sim_nccl_type_name(int type); // "ncclFloat32"
 size_t sim_nccl_type_size(int type);
 
 // One collective as a rank calls it; what all ranks must agree in. count: as in the call.

@@ -243,6 +243,7 @@ ncclResult_t ncclGroupEnd(void)
     return group_error != ncclSuccess ? group_error : run_group(all);
 }
 
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0)
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *info)
 {
     if (depth == 0)
@@ -255,6 +256,7 @@ ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *info)
         info->estimatedTime = 1;
     return group_error != ncclSuccess ? group_error : prepare(all);
 }
+#endif
 
 ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream)

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include <algorithm>
+
 namespace {
 const char *const function_names[SIM_NCCL_FUNCTIONS] = {"Broadcast", "Reduce", "AllGather", "ReduceScatter",
                                                         "AllReduce"};
@@ -66,6 +68,21 @@ bool read_entry(const std::string &entry, const char *const *words, int count, b
     return found;
 }
 
+// Before 2.24: one list for all functions, words that are not known count for nothing, and where nothing but
+// CollNet or PAT is left, which no machine of ours has, so do all of them.
+void read_plain(const char *text, const char *const *words, int count, bool *list)
+{
+    for (const std::string &word : split(text, ','))
+        for (int w = 0; w < count; w++)
+            if (!strcasecmp(word.c_str(), words[w]) &&
+                (w != PAT || sim_nccl_version() >= NCCL_VERSION(2, 23, 0)))
+                list[w] = true;
+    if (count == SIM_NCCL_ALGORITHMS && !list[RING] && !list[TREE] && !list[NVLS] && !list[NVLS_TREE])
+        list[RING] = list[TREE] = true;
+    for (int i = count; i < SIM_NCCL_FUNCTIONS * count; i++)
+        list[i] = list[i % count];
+}
+
 bool read_list(const char *variable, const char *const *words, int count, bool *list, bool *forced,
                std::string *why)
 {
@@ -74,6 +91,12 @@ bool read_list(const char *variable, const char *const *words, int count, bool *
         list[i] = true;
     if (!text)
         return true;
+    if (sim_nccl_version() < NCCL_VERSION(2, 24, 0)) {
+        std::fill(list, list + SIM_NCCL_FUNCTIONS * count, false);
+        std::fill(forced, forced + SIM_NCCL_FUNCTIONS, true);
+        read_plain(text, words, count, list);
+        return true;
+    }
     for (const std::string &entry : split(text, ';'))
         if (!read_entry(entry, words, count, list, forced, why))
             return false;
@@ -87,6 +110,8 @@ bool exists(int function, int algorithm)
     case RING:
         return true;
     case COLLNET_DIRECT:
+        return function == SIM_NCCL_ALL_REDUCE ||
+               (function >= SIM_NCCL_ALL_GATHER && sim_nccl_version() >= NCCL_VERSION(2, 20, 0));
     case NVLS:
         return function >= SIM_NCCL_ALL_GATHER;
     case PAT:
@@ -174,6 +199,8 @@ ncclResult_t sim_nccl_choose(ncclComm *comm, const sim_nccl_call *call, sim_nccl
     const uint64_t bytes = call->count * sim_nccl_type_size(call->type);
     const int algorithm = choose_algorithm(comm, call, bytes);
     const int protocol = algorithm < 0 ? -1 : choose_protocol(comm, call, algorithm, bytes);
+    if ((algorithm < 0 || protocol < 0) && sim_nccl_version() < NCCL_VERSION(2, 24, 0))
+        return sim_nccl_refuse(comm, ncclInternalError, "Error : no algorithm/protocol available");
     if (algorithm < 0 || protocol < 0)
         return sim_nccl_refuse(comm, ncclInvalidUsage,
                                std::string("Error : no algorithm/protocol available for function ") +

@@ -117,7 +117,10 @@ ncclResult_t make(ncclComm *comm, const ncclConfig_t *config)
     cudaGetDevice(&comm->device);
     comm->channels_min = config->minCTAs == NCCL_CONFIG_UNDEF_INT ? 1 : config->minCTAs;
     comm->channels_max = config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? 32 : config->maxCTAs;
-    comm->name = config->commName ? config->commName : "";
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    if (sim_nccl_version() >= NCCL_VERSION(2, 27, 0))
+        comm->name = config->commName ? config->commName : "";
+#endif
     while (sim_option("late_rank") == comm->rank && !may_join.load())
         pause_ms(1);
     comm->shared = sim_nccl_map(comm->id.c_str(), comm->ranks);
@@ -202,6 +205,29 @@ int sim_nccl_made(void)
     return made.load();
 }
 
+int sim_nccl_version(void)
+{
+    const long wanted = sim_option("nccl_version");
+    return wanted > 0 ? (int)wanted : NCCL_VERSION_CODE;
+}
+
+bool sim_nccl_has_function(const char *symbol)
+{
+    static const struct {
+        const char *symbol;
+        int version;
+    } later[] = {{"ncclGroupSimulateEnd", NCCL_VERSION(2, 22, 0)},
+                 {"ncclCommWindowRegister", NCCL_VERSION(2, 27, 0)},
+                 {"ncclCommWindowDeregister", NCCL_VERSION(2, 27, 0)},
+                 {"ncclAlltoAll", NCCL_VERSION(2, 28, 0)},
+                 {"ncclGather", NCCL_VERSION(2, 28, 0)},
+                 {"ncclScatter", NCCL_VERSION(2, 28, 0)}};
+    for (const auto &function : later)
+        if (!strcmp(symbol, function.symbol))
+            return sim_nccl_version() >= function.version;
+    return true;
+}
+
 const char *sim_nccl_type_name(int type)
 {
     static const char *const names[] = {"ncclInt8",    "ncclUint8",   "ncclInt32",   "ncclUint32",
@@ -222,7 +248,7 @@ extern "C" {
 
 ncclResult_t ncclGetVersion(int *version)
 {
-    *version = sim_option("nccl_version") > 0 ? (int)sim_option("nccl_version") : NCCL_VERSION_CODE;
+    *version = sim_nccl_version();
     return ncclSuccess;
 }
 
@@ -366,6 +392,7 @@ ncclResult_t ncclCommDeregister(const ncclComm_t, void *)
     return ncclSuccess;
 }
 
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes, ncclWindow_t *window, int)
 {
     if ((uintptr_t)memory % NCCL_WIN_REQUIRED_ALIGNMENT || !bytes)
@@ -377,4 +404,5 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t)
 {
     return ncclSuccess;
 }
+#endif
 }

@@ -11,6 +11,7 @@
 //   slow=US       each kernel takes so much longer     seed=N        of the random times (1)
 //   order=1       the threads of a block run from the last to the first
 //   no_library=PREFIX, no_function=PREFIX   what this machine lacks (loader.cpp)
+//   nccl_version=21903   an NCCL of that version (nccl.hpp)
 // Of the process of one rank only with rank=R (OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID):
 //   oom=N         the N-th allocation fails            launch=N      the N-th kernel fails, later, as it does
 //   hang=N        the N-th piece of work never ends                  on hardware

@@ -26,6 +26,10 @@ scenario() {
 }
 
 scenario 4 refused ""
+# What older libraries lack is done another way, or refused by name.
+scenario 2 older ""
+for version in 22304 22705; do scenario 2 older "nccl_version=$version"; done
+scenario 2 older "nccl_version=21903" "NCCL 2.19.3 cannot run nvls for this all_reduce here"
 scenario 2 gpu_direct "" "NCCL reads NCCL_NET_GDR_LEVEL once a process"
 scenario 2 buffers ""
 scenario 2 buffers "nccl_symmetric=0"
