@@ -229,6 +229,15 @@ static inline void check_skip(const bench_seat *seat, const subject *s, const ca
     note_skip(seat->seen, reason);
 }
 
+// NCCL before 2.22 cannot be asked beforehand, and refuses an algorithm that it was told to take in the call.
+static inline bool refuses_in_call(const subject *s)
+{
+    ptb_params facts = {.count = 0};
+    s->comm->ops->describe(s->comm, NULL, &facts);
+    const char *lacks = ptb_params_get(&facts, "nccl_lacks");
+    return lacks && strstr(lacks, "ncclGroupSimulateEnd");
+}
+
 // Runs one call on this rank and checks what it left. Collective over the seat's world.
 static inline ptb_status run_case(bench_seat *seat, const subject *s, const call_case *c)
 {
@@ -273,7 +282,12 @@ static inline ptb_status run_case(bench_seat *seat, const subject *s, const call
     }
     for (int b = 0; b < (c->in_place ? 1 : 2); b++)
         PTB_TRY(ptb_stream_copy(seat->stream, areas[b].device, areas[b].base, area_bytes(&areas[b])));
-    PTB_TRY(ptb_comm_collective(s->comm, &call, seat->stream));
+    ptb_status status = ptb_comm_collective(s->comm, &call, seat->stream);
+    if (status == PTB_UNSUPPORTED && refuses_in_call(s)) {
+        check_skip(seat, s, c, "NCCL refused it in the call");
+        return ptb_stream_sync(seat->stream);
+    }
+    PTB_TRY(status);
     for (int b = 0; b < (c->in_place ? 1 : 2); b++)
         PTB_TRY(ptb_stream_copy(seat->stream, areas[b].base, areas[b].device, area_bytes(&areas[b])));
     PTB_TRY(ptb_stream_sync(seat->stream));
