@@ -65,16 +65,23 @@ static void close_box(ptb_relay *relay, const char *ruler, ptb_text *out)
     relay->in_box = false;
 }
 
+// mpirun's words about others' messages, and about having been ended while it passed them on.
+static bool is_noise(const char *line)
+{
+    return strncmp(line, "mpirun: Forwarding signal", 25) == 0 || // we have sent it
+           strstr(line, "help-mpi-api.txt / mpi-abort") || strstr(line, "orte_base_help_aggregate") ||
+           (strstr(line, "ORTE_ERROR_LOG: ") && strstr(line, "/show_help.c at line "));
+}
+
 static void take_line(ptb_relay *relay, ptb_text *out)
 {
     const char *line = ptb_text_string(&relay->line);
-    bool is_noise = strncmp(line, "mpirun: Forwarding signal", 25) == 0;
     relay->ranks_spoke |= strncmp(line, "ptbench: ", 9) == 0;
     learn(relay, line); // also when a ruler went by unseen behind a progress line
     if (relay->line_is_out) {
         ptb_text_append(out, line);
-    } else if (is_noise) {
-        ; // we have sent the signal
+    } else if (is_noise(line)) {
+        ;
     } else if (is_ruler(line)) {
         if (relay->in_box) {
             close_box(relay, line, out);
