@@ -277,22 +277,58 @@ static ptb_status add_word(ptb_plan *plan, const char *word)
 
 // ---- the command line over the parts
 
+// The three ways to give the sizes of a collective.
+static const char *const sizes[][5] = {
+    {"bytes"}, {"count"}, {"min-bytes", "max-bytes", "step-factor", "step-bytes"}};
+enum { SIZE_WAYS = sizeof sizes / sizeof *sizes };
+
+static bool has_given(const ptb_opt_set *given, const char *const *names)
+{
+    for (; *names; names++) {
+        const ptb_opt *opt = ptb_opts_find(given, *names);
+        if (opt && !ptb_opts_is_default(given, opt))
+            return true;
+    }
+    return false;
+}
+
+static void take_back(const ptb_opt_set *set, const char *const *names)
+{
+    for (; *names; names++) {
+        const ptb_opt *opt = ptb_opts_find(set, *names);
+        if (opt)
+            ptb_opts_reset(set, opt);
+    }
+}
+
+// The sizes of the command line win over those of a suite, in whichever way either gives them.
+static void replace_sizes(const ptb_opt_set *given, const ptb_opt_set *part)
+{
+    int ways = 0;
+    for (int w = 0; w < SIZE_WAYS; w++)
+        ways += has_given(given, sizes[w]);
+    for (int w = 0; w < SIZE_WAYS && ways; w++)
+        if (!has_given(given, sizes[w]))
+            take_back(part, sizes[w]);
+}
+
 // Parses the command line into one part. The other benchmarks of the plan take part with configurations that
-// are thrown away, so that their options are known too.
+// are thrown away, so that their options are known too; so does its own, to tell what the command line gives.
 static ptb_status parse_into(ptb_plan *plan, size_t at, int argc, char **argv, int first)
 {
     ptb_part *part = &plan->parts[at];
     ptb_opt_set sets[MAX_SETS] = {run_set(&plan->run), ptb_measure_set(&part->measure),
                                   ptb_part_bench_set(part)};
     size_t count = 3;
-    for (size_t i = 0; i < plan->count && count < MAX_SETS; i++) {
-        bool is_new = plan->parts[i].bench != part->bench;
+    for (size_t i = 0; i <= plan->count && count < MAX_SETS; i++) {
+        const ptb_part *other = i ? &plan->parts[i - 1] : part;
+        bool is_new = true;
         for (size_t s = 3; s < count; s++)
-            is_new = is_new && sets[s].opts != plan->parts[i].bench->opts;
+            is_new = is_new && sets[s].opts != other->bench->opts;
         if (!is_new)
             continue;
-        ptb_opt_set scratch = ptb_part_bench_set(&plan->parts[i]);
-        scratch.config = calloc(1, plan->parts[i].bench->config_size + 1);
+        ptb_opt_set scratch = ptb_part_bench_set(other);
+        scratch.config = calloc(1, other->bench->config_size + 1);
         if (!scratch.config)
             return no_memory();
         ptb_opts_defaults(&scratch);
@@ -301,6 +337,8 @@ static ptb_status parse_into(ptb_plan *plan, size_t at, int argc, char **argv, i
     const char *words[MAX_WORDS];
     size_t word_count;
     ptb_status status = ptb_opts_parse(sets, count, argc, argv, first, words, MAX_WORDS, &word_count);
+    if (status == PTB_OK)
+        replace_sizes(&sets[3], &sets[2]);
     for (size_t s = 3; s < count; s++) {
         ptb_opts_release(&sets[s]);
         free(sets[s].config);

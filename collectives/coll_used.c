@@ -1,7 +1,7 @@
 // Options of collectives that not every run looks at: whoever gives one believes that it matters. One that
-// some communicator, algorithm or pattern of the run looks at is taken; so are the bounds of a sweep beside
-// exact sizes, which the command line may put over those of a suite.
+// some communicator, algorithm or pattern of the run looks at is taken.
 #include "collectives/coll_run.h"
+#include "core/log.h"
 
 #include <string.h>
 
@@ -30,8 +30,29 @@ static bool takes_segments(const ptb_coll_plan *plan)
     return false;
 }
 
+// Both of one place: the command line's have replaced those of a suite (bench/plan.c).
+static ptb_status check_sizes(const ptb_coll_plan *plan, const ptb_opt_set *options)
+{
+    static const char *const bounds[] = {"min-bytes", "max-bytes", "step-factor", "step-bytes"};
+    const ptb_coll_config *c = options->config;
+    bool bytes = c->bytes && *c->bytes, count = c->count && *c->count;
+    for (size_t i = 0; (bytes || count) && i < sizeof bounds / sizeof *bounds; i++) {
+        const ptb_opt *opt = ptb_opts_find(options, bounds[i]);
+        if (!opt || ptb_opts_is_default(options, opt))
+            continue;
+        ptb_coll_refuse(
+            plan,
+            "--%s gives exact sizes and --%s belongs to a sweep: leave one of them out, since only "
+            "one of them can give the sizes",
+            bytes ? "bytes" : "count", bounds[i]);
+        return PTB_USAGE;
+    }
+    return PTB_OK;
+}
+
 ptb_status ptb_coll_check_used(const ptb_coll_plan *plan, const ptb_opt_set *options)
 {
+    PTB_TRY(check_sizes(plan, options));
     bool nccl = has_comm(plan, "nccl");
     const ptb_opt_use rows[] = {
         {"channels", "--comm nccl", nccl},

@@ -217,22 +217,36 @@ static ptb_status assign(const ptb_opt_set *set, const ptb_opt *opt, const char 
     return PTB_OK;
 }
 
+static void set_default(const ptb_opt_set *set, const ptb_opt *opt)
+{
+    if (!is_text(opt->type) && !opt->def) {
+        bool ok = assign(set, opt, "0", opt->name) == PTB_OK;
+        if (!ok)
+            abort();
+    }
+    if (opt->def && assign(set, opt, opt->def, "default") != PTB_OK) {
+        fprintf(stderr, "ptbench: the default '%s' of option %s is not valid\n", opt->def, opt->name);
+        abort();
+    }
+}
+
 void ptb_opts_defaults(const ptb_opt_set *set)
 {
     for (size_t i = 0; i < set->count; i++) {
         const ptb_opt *opt = &set->opts[i];
-        if (is_text(opt->type)) {
+        if (is_text(opt->type))
             *(char **)field_of(set, opt) = NULL;
-        } else if (!opt->def) {
-            bool ok = assign(set, opt, "0", opt->name) == PTB_OK;
-            if (!ok)
-                abort();
-        }
-        if (opt->def && assign(set, opt, opt->def, "default") != PTB_OK) {
-            fprintf(stderr, "ptbench: the default '%s' of option %s is not valid\n", opt->def, opt->name);
-            abort();
-        }
+        set_default(set, opt);
     }
+}
+
+void ptb_opts_reset(const ptb_opt_set *set, const ptb_opt *opt)
+{
+    if (is_text(opt->type)) {
+        free(*(char **)field_of(set, opt));
+        *(char **)field_of(set, opt) = NULL;
+    }
+    set_default(set, opt);
 }
 
 const ptb_opt *ptb_opts_find(const ptb_opt_set *set, const char *name)

@@ -47,6 +47,8 @@ typedef struct {
 
 // Fills every field with its default. A default that does not parse aborts (a defect).
 void ptb_opts_defaults(const ptb_opt_set *set);
+// The default again, in one field that has a value.
+void ptb_opts_reset(const ptb_opt_set *set, const ptb_opt *opt);
 // The option of that long name; NULL if there is none.
 const ptb_opt *ptb_opts_find(const ptb_opt_set *set, const char *name);
 // Sets one option by long name. USAGE with a message naming `where` ("--algo", "suite quick.ini, line 12")

@@ -126,6 +126,22 @@ try 0 "$PTBENCH" run all_reduce --np 2 --comm mpi --algo ring --segment 64K --by
 refused "--blocking changes nothing here: it needs a collective" sendrecv --np 2 -z
 try 2 "$PTBENCH" run all_reduce -b
 has err "needs a value"
+# One way to give the sizes; the command line's replaces that of a suite.
+refused "--bytes gives exact sizes and --max-bytes belongs to a sweep" all_reduce --np 2 --comm host --bytes 8 -e 64
+refused "--count gives exact sizes and --step-factor belongs to a sweep" all_reduce --np 2 --comm host --count 8 -f 4
+refused "--bytes and --count both give the sizes" all_reduce --np 2 --comm host --bytes 8 --count 8
+printf '[all_reduce]\ncomm = host\nalgo = direct\nplace = out\nmax-bytes = 32\n' >sweep.ini
+printf '[all_reduce]\ncomm = host\nalgo = direct\nplace = out\nbytes = 32\n' >exact.ini
+sizes() { # suite options...: the sizes that it measures then
+    try 0 "$PTBENCH" run "$1" --np 2 --dry-run "${@:2}"
+    measured=$(sed -n 's/.*bytes=\([0-9]*\).*/\1/p' out | tr '\n' ' ')
+}
+expect_sizes() { [ "$measured" = "$1" ] || fail "sizes $measured instead of $1"; }
+sizes sweep.ini && expect_sizes "8 16 32 "
+sizes sweep.ini --bytes 4,64 && expect_sizes "4 64 "
+sizes sweep.ini -b 16 && expect_sizes "16 32 "
+sizes exact.ini -b 16 -e 64 && expect_sizes "16 32 64 "
+sizes exact.ini --count 3 && expect_sizes "12 "
 refused "name a suite or a benchmark"
 refused "no suite, suite file or benchmark 'no.ini'" no.ini
 [ -e refused.db ] && fail "a refused request made a database"
