@@ -230,14 +230,14 @@ static void set_call(ptb_bench_run *run)
                            .recv_first = coll->counts ? counts + 3 * n : NULL};
 }
 
-ptb_status ptb_coll_bench_prepare(ptb_bench_run *run, const ptb_case *c, char *reason)
+static ptb_status make_ready(ptb_bench_run *run, const ptb_case *c, char *reason)
 {
     if (c->index >= run->plan.point_count) {
         ptb_error("case %zu does not exist; there are %zu", c->index, run->plan.point_count);
         return PTB_INTERNAL;
     }
     const ptb_coll_point *point = &run->plan.points[c->index];
-    PTB_TRY(set_up(run));
+    PTB_TRY(ptb_world_agree(run->env->world, set_up(run)));
     run->point = point;
     run->subject = &run->plan.subjects[point->subject];
     run->aggregate = (uint64_t)run->plan.aggregate;
@@ -256,8 +256,17 @@ ptb_status ptb_coll_bench_prepare(ptb_bench_run *run, const ptb_case *c, char *r
     run->loop = run->subject->loop ? run->subject->loop : run->aggregate > 1 ? loop_groups : loop_calls;
     if (run->plan.blocking && !run->subject->loop)
         run->loop = loop_blocking;
-    if (run->plan.graph)
+    return PTB_OK;
+}
+
+ptb_status ptb_coll_bench_prepare(ptb_bench_run *run, const ptb_case *c, char *reason)
+{
+    ptb_status status = make_ready(run, c, reason);
+    if (run->plan.graph) { // which runs the call once: on all ranks or on none
+        PTB_TRY(ptb_world_agree(run->env->world, status));
         PTB_TRY(capture(run));
+    }
+    PTB_TRY(status);
     run->iterations = 0;
     run->sent_before = run->comm->sent;
     return run->subject->collective.has_data ? ptb_coll_fill(run) : PTB_OK;

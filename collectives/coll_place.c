@@ -94,6 +94,22 @@ static ptb_status find_budget(ptb_bench_run *run, ptb_coll_place *place)
     return PTB_OK;
 }
 
+static ptb_status fill_place(ptb_coll_place *place)
+{
+    PTB_TRY(ptb_stream_new(place->device, PTB_STREAM_CALLER, 0, &place->stream));
+    PTB_TRY(ptb_device_alloc(place->device, PTB_MEMORY_COMMUNICATION, 64, (void **)&place->mark));
+    return ptb_stream_set(place->stream, place->mark, 1, 64);
+}
+
+static void close_place(ptb_coll_place *place)
+{
+    ptb_stream_free(place->stream);
+    ptb_device_free(place->device, place->mark);
+    ptb_device_close(place->device);
+    *place = (ptb_coll_place){.device = NULL};
+}
+
+// On all ranks or on none.
 static ptb_status open_place(ptb_bench_run *run, const char *name)
 {
     if (run->place_count + run->refused_count == PTB_COLL_PLACES) {
@@ -102,10 +118,12 @@ static ptb_status open_place(ptb_bench_run *run, const char *name)
     }
     ptb_coll_place *place = &run->places[run->place_count];
     PTB_TRY(ptb_device_open_local(name, run->env->world, run->env->share_gpu, &place->device));
-    run->place_count++;
-    PTB_TRY(ptb_stream_new(place->device, PTB_STREAM_CALLER, 0, &place->stream));
-    PTB_TRY(ptb_device_alloc(place->device, PTB_MEMORY_COMMUNICATION, 64, (void **)&place->mark));
-    return ptb_stream_set(place->stream, place->mark, 1, 64);
+    ptb_status status = ptb_world_agree(run->env->world, fill_place(place));
+    if (status == PTB_OK)
+        run->place_count++;
+    else
+        close_place(place);
+    return status;
 }
 
 ptb_status ptb_coll_places_open(ptb_bench_run *run)
@@ -128,12 +146,8 @@ ptb_status ptb_coll_places_open(ptb_bench_run *run)
 
 void ptb_coll_places_close(ptb_bench_run *run)
 {
-    for (int i = run->place_count; i-- > 0;) {
-        ptb_coll_place *place = &run->places[i];
-        ptb_stream_free(place->stream);
-        ptb_device_free(place->device, place->mark);
-        ptb_device_close(place->device);
-    }
+    for (int i = run->place_count; i-- > 0;)
+        close_place(&run->places[i]);
     run->place_count = 0;
 }
 
@@ -149,14 +163,22 @@ static ptb_status check_memory(uint64_t need, uint64_t budget, int sharers, bool
     return PTB_SKIPPED;
 }
 
-void ptb_coll_place_foresee(ptb_bench_run *run, const ptb_coll_point *point, char *skip)
+ptb_status ptb_coll_place_foresee(ptb_bench_run *run, const ptb_coll_point *point, char *skip)
 {
-    int ranks = run->env->world->local_size;
-    if (strcmp(ptb_coll_place_name(&run->plan, point->comm), "host") != 0)
-        return;
-    if (!run->host_budget_bytes)
-        run->host_budget_bytes = budget_of(ptb_memory_available()) / (uint64_t)ranks;
-    (void)check_memory(total_need(run, point), run->host_budget_bytes, ranks, false, skip);
+    const char *name = ptb_coll_place_name(&run->plan, point->comm);
+    ptb_coll_prospect *p = run->prospects, *end = p + PTB_COLL_PLACES;
+    while (p < end && p->device && strcmp(p->device, name) != 0)
+        p++;
+    if (p == end) // open_place refuses so many devices
+        return PTB_OK;
+    if (!p->device) {
+        uint64_t bytes;
+        PTB_TRY(ptb_device_foresee(name, run->env->world, &bytes, &p->sharers));
+        p->budget_bytes = budget_of(bytes);
+        p->device = name;
+    }
+    (void)check_memory(total_need(run, point), p->budget_bytes, p->sharers, strcmp(name, "host") != 0, skip);
+    return PTB_OK;
 }
 
 ptb_status ptb_coll_place_use(ptb_bench_run *run, const ptb_coll_point *point, char *reason)

@@ -75,6 +75,13 @@ typedef struct {
 } ptb_coll_place;
 enum { PTB_COLL_PLACES = 4 };
 
+// What a device that is not open yet could give.
+typedef struct {
+    const char *device;    // its name; NULL: not asked for yet
+    uint64_t budget_bytes; // for the buffers of one rank
+    int sharers;
+} ptb_coll_prospect;
+
 typedef struct {
     ptb_coll_place *place; // whose memory they are
     ptb_comm *owner;       // whose alloc they came from; NULL: the device's
@@ -85,9 +92,9 @@ typedef struct {
 struct ptb_bench_run {
     const ptb_bench_env *env;
     ptb_coll_plan plan;
-    ptb_coll_subject *own_subject; // to free; NULL when the subjects are constants
-    size_t next;                   // point that next() gives
-    uint64_t host_budget_bytes;    // of a rank, in a dry run; 0: not asked for yet
+    ptb_coll_subject *own_subject;                // to free; NULL when the subjects are constants
+    size_t next;                                  // point that next() gives
+    ptb_coll_prospect prospects[PTB_COLL_PLACES]; // in a dry run
     // Made by the first prepare.
     bool ready;
     ptb_coll_place places[PTB_COLL_PLACES];
@@ -139,9 +146,9 @@ ptb_status ptb_coll_places_open(ptb_bench_run *run);
 void ptb_coll_places_close(ptb_bench_run *run);
 // Name of the device that holds the buffers of communicator `comm` of the plan.
 const char *ptb_coll_place_name(const ptb_coll_plan *plan, int comm);
-// Before a device is open only the host's memory is known: into `skip`, what the case will be skipped for, if
-// that is so.
-void ptb_coll_place_foresee(ptb_bench_run *run, const ptb_coll_point *point, char *skip);
+// Before a device is open: into `skip`, what the case will be skipped for, if its memory is too little.
+// Collective but for the host.
+ptb_status ptb_coll_place_foresee(ptb_bench_run *run, const ptb_coll_point *point, char *skip);
 // Chooses the device of a case: place, device and stream. SKIPPED with a reason when it has too little
 // memory.
 ptb_status ptb_coll_place_use(ptb_bench_run *run, const ptb_coll_point *point, char *reason);

@@ -327,7 +327,7 @@ ptb_status ptb_coll_bench_next(ptb_bench_run *run, ptb_case *c, bool *more)
     set_params(run, point, &c->params);
     set_skip(run, point, c->skip);
     if (run->env->dry_run && !c->skip[0])
-        ptb_coll_place_foresee(run, point, c->skip);
+        PTB_TRY(ptb_coll_place_foresee(run, point, c->skip));
     c->bytes = coll->size_bytes(point->count, ptb_dtype_size(point->type), run->plan.group_size[0]);
     c->estimate_s = estimate(&run->plan, coll, c->bytes, run->plan.group_size[0]);
     c->fixed_batch = point->in_place && coll->in_place_changes_input;

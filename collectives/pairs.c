@@ -6,8 +6,9 @@
 //   d2d          within the device
 //   peer         from the device to another device of the host, by the copy engine
 //   peer-kernel  the same by loads and stores of a kernel
-// To add a path, add its row in `paths` and its case in move().
+// To add a path, add its name in pairs_plan.c and its case in move().
 #include "collectives/comm.h"
+#include "collectives/pairs.h"
 #include "collectives/traffic.h"
 #include "core/bench.h"
 #include "core/clock.h"
@@ -22,77 +23,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LIST_MAX = 16, CASES_MAX = 1 << 14, PEER_TIMEOUT_S = 60 };
-
-typedef enum { PATH_SEND, PATH_H2D, PATH_D2H, PATH_D2D, PATH_PEER, PATH_PEER_KERNEL, PATHS } path_kind;
-static const char *const path_names[] = {"send", "h2d", "d2h", "d2d", "peer", "peer-kernel", NULL};
-
-static const char *const pair_choices[] = {"all", "across", "ring", NULL};
-
-typedef struct {
-    char *paths, *pairs, *comm, *transport, *device, *bytes;
-} pairs_config;
-
-#define FIELD(field) .offset = offsetof(pairs_config, field)
-static const ptb_opt options[] = {
-    {.name = "paths",
-     .type = PTB_OPT_LIST,
-     FIELD(paths),
-     .def = "auto",
-     .metavar = "LIST",
-     .help =
-         "send (through the communicator), h2d and d2h (pinned host memory), d2d (within a device), peer (to "
-         "another device by the copy engine), peer-kernel (by a kernel); auto: send, on devices other than "
-         "the "
-         "host all of them"},
-    {.name = "pairs",
-     .type = PTB_OPT_CHOICE,
-     FIELD(pairs),
-     .def = "all",
-     .choices = pair_choices,
-     .help = "Which ranks send to which: all to all others; across: only to ranks of the same number on "
-             "other hosts "
-             "(network cards pair by pair); ring: each to the next"},
-    {.name = "comm",
-     .type = PTB_OPT_STRING,
-     FIELD(comm),
-     .def = "auto",
-     .metavar = "NAME",
-     .help = "Communicator of send; auto: host, or nccl where the device is cuda"},
-    {.name = "transport",
-     .type = PTB_OPT_STRING,
-     FIELD(transport),
-     .metavar = "NAME",
-     .help = "Transport that send must use"},
-    {.name = "device",
-     .type = PTB_OPT_STRING,
-     FIELD(device),
-     .def = "host",
-     .metavar = "NAME",
-     .help = "Where the buffers are"},
-    {.name = "bytes",
-     .letter = 'b',
-     .type = PTB_OPT_LIST,
-     FIELD(bytes),
-     .def = "64M",
-     .metavar = "LIST",
-     .help = "Bytes of one transfer"},
-};
-
-typedef struct {
-    path_kind path;
-    int from, to; // ranks; equal where a rank moves to its own memory
-    size_t bytes;
-} pairs_point;
+enum { PEER_TIMEOUT_S = 60 };
 
 struct ptb_bench_run {
     ptb_bench_env env;
-    const ptb_comm_ops *comm_ops;
-    char *comm_name, *transport, *device_name;
-    pairs_point *points;
-    size_t count, next, capacity;
-    // Made by the first prepare.
-    bool ready;
+    ptb_pairs_plan plan;
+    size_t next;
+    uint64_t most_bytes; // the largest transfer that there is memory for, on all ranks
+    // Made by the first prepare, unless that has failed.
+    bool is_tried;
+    ptb_status opened;
+    size_t capacity; // bytes of each buffer; 0: no case has memory enough
     ptb_device *device;
     ptb_stream *stream;
     ptb_comm *comm;
@@ -100,158 +41,13 @@ struct ptb_bench_run {
     char *host;      // pinned
     char *acknowledgement;
     // The case in work.
-    const pairs_point *point;
+    const ptb_pairs_point *point;
     char *peer; // memory of the other device
     ptb_pattern pattern;
 };
 
-// ---- options to cases
-
-static ptb_status parse_paths(const char *text, bool is_host, bool wanted[PATHS])
+static void tear_down(ptb_bench_run *run)
 {
-    if (strcmp(text, "auto") == 0) {
-        for (int p = 0; p < PATHS; p++)
-            wanted[p] = p == PATH_SEND || !is_host;
-        return PTB_OK;
-    }
-    char *storage;
-    const char *items[LIST_MAX];
-    size_t n = ptb_text_split(text, ',', &storage, items, LIST_MAX);
-    ptb_status status = PTB_OK;
-    for (size_t i = 0; i < n && status == PTB_OK; i++) {
-        int p = 0;
-        while (p < PATHS && strcmp(path_names[p], items[i]) != 0)
-            p++;
-        if (p < PATHS) {
-            wanted[p] = true;
-            continue;
-        }
-        char near[128];
-        ptb_text_nearest(items[i], path_names, PATHS, near, sizeof near);
-        ptb_error("--paths: there is no path '%s'; did you mean %s?", items[i], near);
-        status = PTB_USAGE;
-    }
-    free(storage);
-    return status;
-}
-
-static ptb_status parse_bytes(const char *text, size_t *bytes, size_t *count)
-{
-    char *storage;
-    const char *items[LIST_MAX];
-    size_t n = ptb_text_split(text, ',', &storage, items, LIST_MAX);
-    ptb_status status = n ? PTB_OK : PTB_USAGE;
-    for (size_t i = 0; i < n && status == PTB_OK; i++) {
-        uint64_t value;
-        if (!ptb_text_parse_size(items[i], &value) || value == 0 || value > 1ull << 40) {
-            ptb_error("--bytes '%s': expected a size from 1 to 1T, such as 64M", items[i]);
-            status = PTB_USAGE;
-        } else {
-            bytes[i] = (size_t)value;
-        }
-    }
-    if (n == 0)
-        ptb_error("--bytes: expected at least one size, such as 64M");
-    *count = n;
-    free(storage);
-    return status;
-}
-
-// Whether `from` sends to `to` under --pairs.
-static bool is_paired(const ptb_world *w, const char *pairs, int from, int to)
-{
-    if (from == to)
-        return false;
-    if (strcmp(pairs, "ring") == 0)
-        return to == (from + 1) % w->size;
-    if (strcmp(pairs, "all") == 0)
-        return true;
-    return w->host_of[from] != w->host_of[to] && ptb_world_local_rank(w, from) == ptb_world_local_rank(w, to);
-}
-
-static ptb_status add_point(ptb_bench_run *run, path_kind path, int from, int to, size_t bytes)
-{
-    if (run->count == CASES_MAX) {
-        ptb_error("more than %d pairs; use --pairs across or --pairs ring, fewer --paths or fewer ranks",
-                  CASES_MAX);
-        return PTB_USAGE;
-    }
-    run->points[run->count++] = (pairs_point){path, from, to, bytes};
-    run->capacity = bytes > run->capacity ? bytes : run->capacity;
-    return PTB_OK;
-}
-
-static bool between_ranks(path_kind path)
-{
-    return path == PATH_SEND || path == PATH_PEER || path == PATH_PEER_KERNEL;
-}
-
-static ptb_status add_path(ptb_bench_run *run, path_kind path, const char *pairs, size_t bytes)
-{
-    const ptb_world *w = run->env.world;
-    for (int from = 0; from < w->size; from++)
-        for (int to = 0; to < w->size; to++)
-            if (between_ranks(path) ? is_paired(w, pairs, from, to) : from == to)
-                PTB_TRY(add_point(run, path, from, to, bytes));
-    return PTB_OK;
-}
-
-// Only messages go through a communicator.
-static ptb_status check_used(const pairs_config *c, const bool wanted[PATHS])
-{
-    static const char send[] = "send in --paths", other[] = "send, peer or peer-kernel in --paths";
-    const ptb_opt_set set = {
-        .opts = options, .count = sizeof options / sizeof *options, .config = (void *)c}; // read alone
-    bool sends = wanted[PATH_SEND];
-    const ptb_opt_use rows[] = {
-        {"comm", send, sends},
-        {"transport", send, sends},
-        {"pairs", other, sends || wanted[PATH_PEER] || wanted[PATH_PEER_KERNEL]},
-    };
-    return ptb_opts_check_used(&set, rows, sizeof rows / sizeof *rows);
-}
-
-static ptb_status plan(ptb_bench_run *run, const pairs_config *c)
-{
-    bool wanted[PATHS] = {false};
-    size_t bytes[LIST_MAX], sizes;
-    bool is_host = strcmp(c->device, "host") == 0;
-    run->device_name = strdup(c->device);
-    run->comm_name = strdup(strcmp(c->comm, "auto") ? c->comm : is_host ? "host" : "nccl");
-    run->transport = c->transport && *c->transport ? strdup(c->transport) : NULL;
-    run->points = malloc(CASES_MAX * sizeof *run->points);
-    if (!run->device_name || !run->comm_name || !run->points) {
-        ptb_error("no memory for the list of pairs");
-        return PTB_NO_MEMORY;
-    }
-    if (!ptb_registry_need(PTB_KIND_DEVICE, c->device))
-        return PTB_USAGE;
-    PTB_TRY(parse_paths(c->paths, is_host, wanted));
-    PTB_TRY(check_used(c, wanted));
-    PTB_TRY(parse_bytes(c->bytes, bytes, &sizes));
-    if (wanted[PATH_SEND]) {
-        run->comm_ops = (const ptb_comm_ops *)ptb_registry_need(PTB_KIND_COMM, run->comm_name);
-        if (!run->comm_ops)
-            return PTB_USAGE;
-    }
-    for (int p = 0; p < PATHS; p++)
-        for (size_t b = 0; b < sizes && wanted[p]; b++)
-            PTB_TRY(add_path(run, (path_kind)p, c->pairs, bytes[b]));
-    if (run->count == 0) {
-        ptb_error(
-            "there are no pairs: %d rank%s on %d host%s; start more ranks (--np), or take other --paths or "
-            "--pairs",
-            run->env.world->size, run->env.world->size == 1 ? "" : "s", run->env.world->hosts,
-            run->env.world->hosts == 1 ? "" : "s");
-        return PTB_UNSUPPORTED;
-    }
-    return PTB_OK;
-}
-
-static void pairs_close(ptb_bench_run *run)
-{
-    if (!run)
-        return;
     if (run->device) {
         for (int b = 0; b < 2; b++)
             ptb_device_free(run->device, run->memory[b]);
@@ -261,10 +57,18 @@ static void pairs_close(ptb_bench_run *run)
     ptb_comm_close(run->comm);
     ptb_stream_free(run->stream);
     ptb_device_close(run->device);
-    free(run->points);
-    free(run->comm_name);
-    free(run->transport);
-    free(run->device_name);
+    run->memory[0] = run->memory[1] = run->acknowledgement = run->host = NULL;
+    run->comm = NULL;
+    run->stream = NULL;
+    run->device = NULL;
+}
+
+static void pairs_close(ptb_bench_run *run)
+{
+    if (!run)
+        return;
+    tear_down(run);
+    ptb_pairs_plan_release(&run->plan);
     free(run);
 }
 
@@ -276,7 +80,7 @@ static ptb_status pairs_open(const ptb_bench_env *env, const void *config, ptb_b
         return PTB_NO_MEMORY;
     }
     run->env = *env;
-    ptb_status status = plan(run, config);
+    ptb_status status = ptb_pairs_plan_make(config, env->world, &run->plan);
     if (status != PTB_OK) {
         pairs_close(run);
         return status;
@@ -285,58 +89,150 @@ static ptb_status pairs_open(const ptb_bench_env *env, const void *config, ptb_b
     return PTB_OK;
 }
 
+// ---- memory
+
+static uint64_t spare_of(uint64_t bytes)
+{
+    return bytes == UINT64_MAX ? bytes : bytes / 10 * 9;
+}
+
+// The largest transfer that this rank has memory for: two buffers and another rank's peer copies on the
+// device, one in host memory.
+static void find_most(ptb_bench_run *run, uint64_t device_bytes)
+{
+    const ptb_world *world = run->env.world;
+    bool is_host = strcmp(run->plan.device, "host") == 0;
+    uint64_t host_bytes = ptb_memory_available();
+    run->most_bytes = spare_of(device_bytes) / 3;
+    if (is_host || host_bytes == UINT64_MAX)
+        return;
+    host_bytes = spare_of(host_bytes / (uint64_t)world->local_size);
+    run->most_bytes = host_bytes < run->most_bytes ? host_bytes : run->most_bytes;
+}
+
+static bool fits(const ptb_bench_run *run, size_t bytes, char *reason)
+{
+    if (bytes <= run->most_bytes)
+        return true;
+    snprintf(
+        reason, PTB_REASON_BYTES,
+        "not enough memory: with three buffers on device %s%s, a rank has room for transfers of %.3g GB, "
+        "not of %.3g; use smaller --bytes or fewer ranks",
+        run->plan.device, strcmp(run->plan.device, "host") ? " and one in host memory" : "",
+        (double)run->most_bytes / 1e9, (double)bytes / 1e9);
+    return false;
+}
+
+// Before the device is open: what the case will be skipped for, if its memory is too little.
+static ptb_status foresee(ptb_bench_run *run, const ptb_pairs_point *point, char *skip)
+{
+    if (!run->most_bytes) {
+        uint64_t bytes;
+        int sharers;
+        PTB_TRY(ptb_device_foresee(run->plan.device, run->env.world, &bytes, &sharers));
+        find_most(run, bytes);
+    }
+    (void)fits(run, point->bytes, skip);
+    return PTB_OK;
+}
+
 static ptb_status pairs_next(ptb_bench_run *run, ptb_case *c, bool *more)
 {
-    *more = run->next < run->count;
+    *more = run->next < run->plan.count;
     if (!*more)
         return PTB_OK;
-    const pairs_point *p = &run->points[run->next];
+    const ptb_pairs_point *p = &run->plan.points[run->next];
     *c = (ptb_case){.index = run->next++, .bytes = p->bytes, .estimate_s = 1e-5 + (double)p->bytes / 20e9};
-    ptb_params_set(&c->params, "path", "%s", path_names[p->path]);
-    if (p->path == PATH_SEND)
-        ptb_params_set(&c->params, "comm", "%s", run->comm_name);
-    if (p->path == PATH_SEND && run->transport)
-        ptb_params_set(&c->params, "transport", "%s", run->transport);
-    ptb_params_set(&c->params, "device", "%s", run->device_name);
+    ptb_params_set(&c->params, "path", "%s", ptb_path_names[p->path]);
+    if (p->path == PTB_PATH_SEND)
+        ptb_params_set(&c->params, "comm", "%s", run->plan.comm);
+    if (p->path == PTB_PATH_SEND && run->plan.transport)
+        ptb_params_set(&c->params, "transport", "%s", run->plan.transport);
+    ptb_params_set(&c->params, "device", "%s", run->plan.device);
     ptb_params_set(&c->params, "from", "%d", p->from);
     ptb_params_set(&c->params, "to", "%d", p->to);
     ptb_params_set(&c->params, "bytes", "%zu", p->bytes);
     ptb_params_set(&c->params, "ranks", "%d", run->env.world->size);
-    return PTB_OK;
+    return run->env.dry_run ? foresee(run, p, c->skip) : PTB_OK;
 }
 
 // ---- a case
 
-// Device, stream, buffers and communicator; every rank has all of them, whatever pairs it is in.
-static ptb_status set_up(ptb_bench_run *run)
+static ptb_status allocate(ptb_bench_run *run, size_t bytes, char **memory)
+{
+    void *made = NULL;
+    PTB_TRY(ptb_device_alloc(run->device, PTB_MEMORY_COMMUNICATION, bytes, &made));
+    *memory = made;
+    return PTB_OK;
+}
+
+static ptb_status allocate_all(ptb_bench_run *run)
+{
+    void *made = NULL;
+    PTB_TRY(ptb_stream_new(run->device, PTB_STREAM_CALLER, 0, &run->stream));
+    for (int b = 0; b < 2; b++)
+        PTB_TRY(allocate(run, run->capacity, &run->memory[b]));
+    PTB_TRY(allocate(run, 16, &run->acknowledgement));
+    PTB_TRY(ptb_device_alloc_host(run->device, run->capacity, &made));
+    run->host = made;
+    return PTB_OK;
+}
+
+static ptb_status agree_on_most(ptb_bench_run *run)
+{
+    double most = -(double)run->most_bytes;
+    PTB_TRY(ptb_world_reduce_max(run->env.world, &most, 1));
+    run->most_bytes = -most < 0x1p63 ? (uint64_t)-most : UINT64_MAX / 2;
+    for (size_t i = 0; i < run->plan.count; i++) {
+        size_t bytes = run->plan.points[i].bytes;
+        if (bytes <= run->most_bytes && bytes > run->capacity)
+            run->capacity = bytes;
+    }
+    return PTB_OK;
+}
+
+// Device, stream and buffers; every rank has all of them, whatever pairs it is in, or none has.
+static ptb_status open_all(ptb_bench_run *run)
 {
     ptb_world *world = run->env.world;
-    void *made[4] = {NULL};
-    if (run->ready)
-        return PTB_OK;
-    PTB_TRY(ptb_device_open_local(run->device_name, world, run->env.share_gpu, &run->device));
-    PTB_TRY(ptb_stream_new(run->device, PTB_STREAM_CALLER, 0, &run->stream));
-    for (int b = 0; b < 2; b++) {
-        PTB_TRY(ptb_device_alloc(run->device, PTB_MEMORY_COMMUNICATION, run->capacity, &made[b]));
-        run->memory[b] = made[b];
-    }
-    PTB_TRY(ptb_device_alloc(run->device, PTB_MEMORY_COMMUNICATION, 16, &made[2]));
-    run->acknowledgement = made[2];
-    PTB_TRY(ptb_device_alloc_host(run->device, run->capacity, &made[3]));
-    run->host = made[3];
-    run->ready = true;
-    return PTB_OK;
+    PTB_TRY(ptb_device_open_local(run->plan.device, world, run->env.share_gpu, &run->device));
+    find_most(run, ptb_device_available(run->device));
+    PTB_TRY(agree_on_most(run));
+    ptb_status status = ptb_world_agree(world, run->capacity ? allocate_all(run) : PTB_OK);
+    if (status != PTB_OK)
+        tear_down(run);
+    return status;
+}
+
+// Once: what cannot be had for one case cannot be had for the next.
+static ptb_status set_up(ptb_bench_run *run, char *reason)
+{
+    if (!run->is_tried)
+        run->opened = open_all(run);
+    run->is_tried = true;
+    if (run->opened == PTB_OK)
+        return fits(run, run->point->bytes, reason) ? PTB_OK : PTB_SKIPPED;
+    if (run->opened == PTB_NO_MEMORY)
+        snprintf(reason, PTB_REASON_BYTES,
+                 "buffers of %zu bytes cannot be allocated (see the messages); use smaller --bytes",
+                 run->capacity);
+    else if (run->opened == PTB_UNSUPPORTED)
+        snprintf(reason, PTB_REASON_BYTES, "device '%s' cannot be used here (see the messages)",
+                 run->plan.device);
+    else
+        return run->opened;
+    return PTB_SKIPPED;
 }
 
 static ptb_status use_comm(ptb_bench_run *run, char *reason)
 {
-    if (run->point->path != PATH_SEND || run->comm)
+    if (run->point->path != PTB_PATH_SEND || run->comm)
         return PTB_OK;
-    ptb_comm_config config = {.transport = run->transport, .timeout_s = PEER_TIMEOUT_S};
-    ptb_status status = ptb_comm_open(run->comm_name, run->env.world, &config, &run->comm);
+    ptb_comm_config config = {.transport = run->plan.transport, .timeout_s = PEER_TIMEOUT_S};
+    ptb_status status = ptb_comm_open(run->plan.comm, run->env.world, &config, &run->comm);
     if (status != PTB_UNSUPPORTED)
         return status;
-    snprintf(reason, PTB_REASON_BYTES, "communicator %s cannot be opened here", run->comm_name);
+    snprintf(reason, PTB_REASON_BYTES, "communicator %s cannot be opened here", run->plan.comm);
     return PTB_SKIPPED;
 }
 
@@ -348,11 +244,11 @@ static bool is_mine(const ptb_bench_run *run)
 // Memory of the other device, on the rank that moves.
 static ptb_status use_peer(ptb_bench_run *run, char *reason)
 {
-    const pairs_point *p = run->point;
+    const ptb_pairs_point *p = run->point;
     const ptb_world *w = run->env.world;
     const ptb_device_ops *ops = run->device->ops;
-    bool by_kernel = p->path == PATH_PEER_KERNEL;
-    if (p->path != PATH_PEER && !by_kernel)
+    bool by_kernel = p->path == PTB_PATH_PEER_KERNEL;
+    if (p->path != PTB_PATH_PEER && !by_kernel)
         return PTB_OK;
     if (w->host_of[p->from] != w->host_of[p->to]) {
         snprintf(reason, PTB_REASON_BYTES, "ranks %d and %d are on different hosts", p->from, p->to);
@@ -360,7 +256,7 @@ static ptb_status use_peer(ptb_bench_run *run, char *reason)
     }
     if (!ops->alloc_peer || (by_kernel && !ops->copy_by_kernel)) {
         snprintf(reason, PTB_REASON_BYTES, "the device '%s' has no memory of other devices",
-                 run->device_name);
+                 run->plan.device);
         return PTB_SKIPPED;
     }
     if (!is_mine(run))
@@ -379,19 +275,19 @@ static ptb_status use_peer(ptb_bench_run *run, char *reason)
 // Where a transfer begins and ends on the rank that moves, or that sends and receives.
 static char *source_of(const ptb_bench_run *run)
 {
-    return run->point->path == PATH_H2D ? run->host : run->memory[0];
+    return run->point->path == PTB_PATH_H2D ? run->host : run->memory[0];
 }
 
 static char *target_of(const ptb_bench_run *run)
 {
-    path_kind path = run->point->path;
-    return path == PATH_D2H ? run->host : run->peer ? run->peer : run->memory[1];
+    ptb_path path = run->point->path;
+    return path == PTB_PATH_D2H ? run->host : run->peer ? run->peer : run->memory[1];
 }
 
 static ptb_status pairs_prepare(ptb_bench_run *run, const ptb_case *c, char *reason)
 {
-    run->point = &run->points[c->index];
-    PTB_TRY(ptb_world_agree(run->env.world, set_up(run)));
+    run->point = &run->plan.points[c->index];
+    PTB_TRY(set_up(run, reason));
     PTB_TRY(use_comm(run, reason));
     PTB_TRY(use_peer(run, reason));
     const ptb_device_ops *ops = run->device->ops;
@@ -410,7 +306,7 @@ static ptb_status pairs_prepare(ptb_bench_run *run, const ptb_case *c, char *rea
 static ptb_status send_batch(ptb_bench_run *run, uint64_t n)
 {
     const ptb_comm_ops *ops = run->comm->ops;
-    const pairs_point *p = run->point;
+    const ptb_pairs_point *p = run->point;
     if (is_mine(run)) {
         for (uint64_t i = 0; i < n; i++)
             PTB_TRY(ops->send(run->comm, run->memory[0], p->bytes, PTB_U8, p->to, run->stream));
@@ -426,14 +322,14 @@ static ptb_status send_batch(ptb_bench_run *run, uint64_t n)
 static ptb_status move(ptb_bench_run *run)
 {
     char *to = target_of(run), *from = source_of(run);
-    if (run->point->path == PATH_PEER_KERNEL)
+    if (run->point->path == PTB_PATH_PEER_KERNEL)
         return run->device->ops->copy_by_kernel(run->stream, to, from, run->point->bytes);
     return ptb_stream_copy(run->stream, to, from, run->point->bytes);
 }
 
 static ptb_status pairs_iterate(ptb_bench_run *run, uint64_t n)
 {
-    if (run->point->path == PATH_SEND)
+    if (run->point->path == PTB_PATH_SEND)
         PTB_TRY(send_batch(run, n));
     else
         for (uint64_t i = 0; i < n && is_mine(run); i++)
@@ -443,10 +339,10 @@ static ptb_status pairs_iterate(ptb_bench_run *run, uint64_t n)
 
 static ptb_status pairs_verify(ptb_bench_run *run, ptb_verdict *verdict)
 {
-    const pairs_point *p = run->point;
+    const ptb_pairs_point *p = run->point;
     int rank = run->env.world->rank;
     *verdict = (ptb_verdict){.done = true};
-    if (rank != (p->path == PATH_SEND ? p->to : p->from))
+    if (rank != (p->path == PTB_PATH_SEND ? p->to : p->from))
         return PTB_OK;
     char *got = target_of(run);
     if (run->peer) { // brought home for the check
@@ -468,7 +364,7 @@ static ptb_status pairs_verify(ptb_bench_run *run, ptb_verdict *verdict)
 
 static ptb_status pairs_metrics(ptb_bench_run *run, const ptb_timing *timing, ptb_metrics *metrics)
 {
-    const char *convention = run->point->path == PATH_SEND
+    const char *convention = run->point->path == PTB_PATH_SEND
                                  ? "S / t, t = median, with a one-byte answer a batch"
                                  : "S / t, t = median; S counted once";
     ptb_metrics_add(metrics, "bandwidth", (double)run->point->bytes / timing->time_ns.median, "GB/s",
@@ -482,7 +378,7 @@ static void pairs_facts(ptb_bench_run *run, ptb_params *facts)
     ptb_params_set(
         facts, "same_host", "%s",
         run->env.world->host_of[run->point->from] == run->env.world->host_of[run->point->to] ? "yes" : "no");
-    if (run->point->path == PATH_SEND)
+    if (run->point->path == PTB_PATH_SEND)
         run->comm->ops->describe(run->comm, NULL, facts);
 }
 
@@ -516,14 +412,14 @@ static double copy_gb_s(ptb_bench_run *run)
 // Copies between host and device go over the GPU's slot, those within a device over no link.
 static bool pairs_moves(ptb_bench_run *run, ptb_traffic *t)
 {
-    const pairs_point *p = run->point;
+    const ptb_pairs_point *p = run->point;
     double bytes = (double)p->bytes;
     bool is_host = strcmp(run->device->ops->plugin.name, "host") == 0;
     *t = (ptb_traffic){.bytes = bytes, .counted = bytes, .on_gpu = !is_host};
-    if (!between_ranks(p->path)) {
+    if (!ptb_path_is_between_ranks(p->path)) {
         t->slot_most = bytes;
         snprintf(t->how, sizeof t->how, "one copy: S over the PCIe slot of the GPU");
-        return !is_host && p->path != PATH_D2D;
+        return !is_host && p->path != PTB_PATH_D2D;
     }
     ptb_traffic_of_message(run->env.world, p->from, p->to, bytes, t);
     t->near_rails_only = !is_host;
@@ -546,9 +442,9 @@ static void pairs_finish(ptb_bench_run *run)
 static const ptb_bench pairs = {
     .plugin = {"pairs",
                "every pair of ranks or devices over every path, one at a time: a matrix of bandwidths"},
-    .opts = options,
-    .opt_count = sizeof options / sizeof *options,
-    .config_size = sizeof(pairs_config),
+    .opts = ptb_pairs_opts,
+    .opt_count = PTB_PAIRS_OPT_COUNT,
+    .config_size = sizeof(ptb_pairs_config),
     .open = pairs_open,
     .next = pairs_next,
     .prepare = pairs_prepare,

@@ -74,6 +74,9 @@ typedef struct {
     // Bytes that could still be allocated by all who share the device's memory, together; UINT64_MAX when
     // unknown.
     uint64_t (*available)(ptb_device *device);
+    // Without opening the device: its identity (ptb_device.identity) and what `available` would say. False,
+    // nothing logged, where that cannot be found out. NULL: it is the host's memory.
+    bool (*foresee)(int index, char identity[64], uint64_t *bytes);
     // Host memory, zeroed, 64-byte aligned, that copies pass without staging and that kernels of the device
     // may read and write too (pinned; plain memory on the host). In no category of the ledger.
     ptb_status (*alloc_host)(ptb_device *device, size_t bytes, void **memory);
@@ -158,6 +161,11 @@ void ptb_device_close(ptb_device *device);       // NULL is allowed, as in all f
 // ranks have the same GPU, which rank 0 refuses by name (UNSUPPORTED) unless `share` allows it. All ranks
 // return the same status. core/device_local.c.
 ptb_status ptb_device_open_local(const char *name, ptb_world *world, bool share, ptb_device **device);
+// For plans: into *bytes what each rank that shares the device could count on if it were opened now, the
+// least of all ranks; UINT64_MAX where that is unknown, which says nothing about whether it can be opened.
+// *sharers: ranks that would share this rank's. Collective over the world but for the host. Nothing is
+// logged. core/device_local.c.
+ptb_status ptb_device_foresee(const char *name, ptb_world *world, uint64_t *bytes, int *sharers);
 // Bytes that each of the ranks that share the device can count on when all take as much; UINT64_MAX when
 // unknown.
 uint64_t ptb_device_available(ptb_device *device);

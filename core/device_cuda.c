@@ -20,11 +20,18 @@ static bool from_pool(const ptb_cuda_device *d, ptb_memory category)
     return d->has_pool && category != PTB_MEMORY_COMMUNICATION;
 }
 
-static void trim_pool(const ptb_cuda_device *d)
+void ptb_cuda_trim(int index)
 {
     cudaMemPool_t pool;
-    if (d->has_pool && cudaDeviceGetDefaultMemPool(&pool, d->index) == cudaSuccess)
+    if (cudaDeviceGetDefaultMemPool(&pool, index) == cudaSuccess)
         cudaMemPoolTrimTo(pool, 0);
+    cudaGetLastError(); // a device without pools
+}
+
+static void trim_pool(const ptb_cuda_device *d)
+{
+    if (d->has_pool)
+        ptb_cuda_trim(d->index);
 }
 
 // The allocation is ordered before everything that is enqueued from now on, on any stream.
@@ -189,6 +196,7 @@ static const ptb_device_ops cuda_ops = {
     .alloc = cuda_alloc,
     .free = cuda_free,
     .available = cuda_available,
+    .foresee = ptb_cuda_foresee,
     .alloc_host = cuda_alloc_host,
     .free_host = cuda_free_host,
     .stream_new = ptb_cuda_stream_new,

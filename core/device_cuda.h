@@ -30,6 +30,14 @@ ptb_status ptb_cuda_stream_status(const ptb_stream *stream);
 // Another library's failure (NCCL, cuBLASLt) becomes the stream's. Nothing is logged.
 void ptb_cuda_stream_fail(ptb_stream *stream, ptb_status status);
 
+// After another library has failed: whether that is because CUDA has. Not OK when the thread's device is
+// lost, or when the error that the library left behind says why (which is taken away); what CUDA says and
+// what to do are then appended. Nothing is logged.
+ptb_status ptb_cuda_cause(ptb_text *said);
+// Gives back what the memory pool of CUDA's device `index` keeps without use: other libraries do not allocate
+// from it.
+void ptb_cuda_trim(int index);
+
 // Why no GPU can be used, in one sentence with what to do; appends nothing and returns true when there is
 // one. Nothing is logged. `gpus` is their number.
 bool ptb_cuda_usable(ptb_text *why, int *gpus);

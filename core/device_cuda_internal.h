@@ -59,6 +59,7 @@ ptb_status ptb_cuda_device_check(ptb_cuda_device *device, int error, const char 
 #define PTB_CUDA_CHECK(device, call) ptb_cuda_device_check((device), (int)(call), #call, __FILE__, __LINE__)
 // device_cuda_open.c
 ptb_status ptb_cuda_device_open(int index, ptb_device **device);
+bool ptb_cuda_foresee(int index, char identity[64], uint64_t *bytes);
 // device_cuda_stream.c
 ptb_status ptb_cuda_stream_new(ptb_device *device, ptb_stream_kind kind, int lane, ptb_stream **stream);
 void ptb_cuda_stream_free(ptb_stream *stream);

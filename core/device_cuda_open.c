@@ -162,6 +162,24 @@ ptb_status ptb_cuda_device_open(int index, ptb_device **device)
     return PTB_OK;
 }
 
+// The context that this makes is the one that opening the device would.
+bool ptb_cuda_foresee(int index, char identity[64], uint64_t *bytes)
+{
+    struct cudaDeviceProp prop;
+    size_t free_bytes = 0, total_bytes;
+    int count = 0;
+    bool is_known = index >= 0 && cudaGetDeviceCount(&count) == cudaSuccess && count > 0 &&
+                    cudaSetDevice(index % count) == cudaSuccess &&
+                    cudaGetDeviceProperties(&prop, index % count) == cudaSuccess &&
+                    cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess;
+    cudaGetLastError(); // whoever opens it says what is wrong
+    if (!is_known)
+        return false;
+    identify(&prop, identity, 64);
+    *bytes = free_bytes;
+    return true;
+}
+
 int ptb_cuda_index(const ptb_device *device)
 {
     return ((const ptb_cuda_device *)device)->index;

@@ -70,17 +70,23 @@ static const struct {
     {cudaErrorPeerAccessUnsupported, PTB_UNSUPPORTED, "these two GPUs cannot reach each other's memory"},
 };
 
+static ptb_status judge(cudaError_t error, const char **advice)
+{
+    *advice = "see the text of the error";
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].error == error) {
+            *advice = known[i].advice;
+            return known[i].status;
+        }
+    return PTB_SYSTEM;
+}
+
 ptb_status ptb_cuda_check(int error, const char *call, const char *file, int line)
 {
     if (error == cudaSuccess)
         return PTB_OK;
-    ptb_status status = PTB_SYSTEM;
-    const char *advice = "see the text of the error";
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (known[i].error == (cudaError_t)error) {
-            status = known[i].status;
-            advice = known[i].advice;
-        }
+    const char *advice;
+    ptb_status status = judge((cudaError_t)error, &advice);
     // Only the call itself: its arguments are of no use to the reader.
     int length = (int)strcspn(call, "("), gpu;
     char where[32] = "";
@@ -89,6 +95,27 @@ ptb_status ptb_cuda_check(int error, const char *call, const char *file, int lin
     ptb_error("%.*s%s (%s:%d): %s, %s; %s", length, call, where, file, line,
               cudaGetErrorName((cudaError_t)error), cudaGetErrorString((cudaError_t)error), advice);
     cudaGetLastError(); // or the next launch would report it again
+    return status;
+}
+
+// An error that ends the device comes back from every later call, whatever the library has done with it.
+ptb_status ptb_cuda_cause(ptb_text *said)
+{
+    size_t free_bytes, total_bytes;
+    int gpu = -1;
+    cudaError_t left = cudaGetLastError(), error = cudaMemGetInfo(&free_bytes, &total_bytes);
+    cudaGetLastError();
+    if (error == cudaSuccess && left == cudaErrorNotReady) // an answer, not an error
+        left = cudaSuccess;
+    error = error == cudaSuccess ? left : error;
+    if (error == cudaSuccess)
+        return PTB_OK;
+    const char *advice;
+    ptb_status status = judge(error, &advice);
+    cudaGetDevice(&gpu);
+    cudaGetLastError();
+    ptb_text_printf(said, "%s, %s, on GPU %d; %s", cudaGetErrorName(error), cudaGetErrorString(error), gpu,
+                    advice);
     return status;
 }
 

@@ -52,6 +52,48 @@ static int count_sharers(const ptb_world *world, const claim *claims)
     return mine[0] ? sharers : world->local_size;
 }
 
+typedef struct {
+    char identity[64];
+    uint64_t bytes; // UINT64_MAX: unknown
+} prospect;
+
+static void foresee_each(const ptb_world *world, const prospect *all, uint64_t *bytes, int *sharers)
+{
+    for (int r = 0; r < world->size; r++) {
+        int count = 0;
+        for (int q = 0; q < world->size; q++)
+            count += world->host_of[q] == world->host_of[r] && strcmp(all[q].identity, all[r].identity) == 0;
+        uint64_t each = all[r].bytes == UINT64_MAX ? UINT64_MAX : all[r].bytes / (uint64_t)count;
+        *bytes = each < *bytes ? each : *bytes;
+        if (r == world->rank)
+            *sharers = count;
+    }
+}
+
+ptb_status ptb_device_foresee(const char *name, ptb_world *world, uint64_t *bytes, int *sharers)
+{
+    const ptb_device_ops *ops = (const ptb_device_ops *)ptb_registry_find(PTB_KIND_DEVICE, name);
+    *bytes = UINT64_MAX;
+    *sharers = world->local_size;
+    if (!ops)
+        return PTB_OK;
+    if (!ops->foresee) {
+        uint64_t all = ptb_memory_available();
+        *bytes = all == UINT64_MAX ? all : all / (uint64_t)world->local_size;
+        return PTB_OK;
+    }
+    void *memory;
+    PTB_TRY(ptb_world_calloc(world, (size_t)world->size * sizeof(prospect), "memory of devices", &memory));
+    prospect mine = {.bytes = UINT64_MAX}, *all = memory;
+    if (!ops->foresee(world->local_rank, mine.identity, &mine.bytes))
+        mine.bytes = UINT64_MAX;
+    ptb_status status = ptb_world_all_gather(world, &mine, sizeof mine, all);
+    if (status == PTB_OK)
+        foresee_each(world, all, bytes, sharers);
+    free(all);
+    return status;
+}
+
 ptb_status ptb_device_open_local(const char *name, ptb_world *world, bool share, ptb_device **device)
 {
     ptb_device *opened = NULL;

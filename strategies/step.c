@@ -150,6 +150,8 @@ struct ptb_bench_run {
     const ptb_kernels *kernels;
     list strategies, comms, algorithms, precisions;
     size_t next;
+    uint64_t available; // in a dry run: bytes of the device for each rank that shares it
+    int sharers;        // so many; 0: not asked yet
     // The case at hand.
     ptb_trace *trace; // of this benchmark; spans move on to env.trace between samples
     ptb_trainer *trainer;
@@ -374,21 +376,19 @@ static ptb_trainer_config trainer_config(const ptb_bench_run *run, const ptb_ste
     };
 }
 
-// Before a device is open only the host's memory is known: what the case will be skipped for, if that is so.
-static void foresee_memory(ptb_bench_run *run, const ptb_step_point *point, const ptb_step_division *d,
-                           char *skip)
+// Before a device is open: what the case will be skipped for, if its memory is too little.
+static ptb_status foresee_memory(ptb_bench_run *run, const ptb_step_point *point, const ptb_step_division *d,
+                                 char *skip)
 {
     ptb_layout_cut cut = ptb_mesh_cut(&d->mesh);
-    if (strcmp(run->config->device, "host") != 0 ||
-        ptb_layout_init(&run->cut, &run->layout.shape, &cut) != PTB_OK)
-        return;
-    char reason[PTB_REASON_BYTES];
-    int ranks = run->env.world->local_size;
-    uint64_t all = ptb_memory_available(), mine = all == UINT64_MAX ? all : all / (uint64_t)ranks;
+    if (!run->sharers)
+        PTB_TRY(ptb_device_foresee(run->config->device, run->env.world, &run->available, &run->sharers));
+    PTB_TRY(ptb_layout_init(&run->cut, &run->layout.shape, &cut));
     ptb_trainer_config config = trainer_config(run, point, d);
-    if (!ptb_trainer_fits(&config, mine, ranks, reason))
-        memcpy(skip, reason, sizeof reason);
+    if (ptb_trainer_fits(&config, run->available, run->sharers, skip))
+        skip[0] = 0;
     ptb_layout_release(&run->cut);
+    return PTB_OK;
 }
 
 static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
@@ -428,7 +428,7 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
     if (!d.skip[0] && ptb_step_balances_globally(run->config, &run->layout.shape))
         (void)ptb_step_balance_possible(point.strategy, c->skip);
     if (run->env.dry_run && !c->skip[0])
-        foresee_memory(run, &point, &d, c->skip);
+        PTB_TRY(foresee_memory(run, &point, &d, c->skip));
     // At 100 GFLOP/s a rank: only for the progress line.
     double tokens = (double)(run->batch * run->layout.shape.sequence) / run->env.world->size;
     c->estimate_s = ptb_layout_flops_palm(&run->layout) * tokens / 100e9 * (c->batch ? (double)c->batch : 1);
