@@ -53,8 +53,8 @@ static void look_for_hang(ptb_watch *watch)
     if (!ptb_roll_explain(roll, &said))
         ptb_text_append(&said, "a rank has died, was stopped or waits for another one");
     ptb_error(
-        "no progress for %.0f s in %s; %s. The job is ended, finished cases are kept. --timeout changes "
-        "the limit",
+        "no progress for %.0f s in %s; %s. The job is ended, finished cases are kept. dmesg on the hosts of "
+        "these ranks may say why (killed processes; Xid messages of GPUs); --timeout changes the limit",
         (double)idle_ns / 1e9, watch->what, ptb_text_string(&said));
     ptb_text_release(&said);
     // A rank whose communicator is aborted gets on, stores what it has and ends the job itself.

@@ -22,9 +22,16 @@ static void close_comm(ptb_comm *comm)
     ptb_nccl_memory_release(c);
     ptb_nccl_finish(c);
     if (c->flag)
-        (void)PTB_NCCL_CUDA(cudaFree(c->flag));
+        cudaFree(c->flag); // what fails here has failed before, and was said
+    cudaGetLastError();
     pthread_mutex_destroy(&c->lock);
     free(c);
+}
+
+static ptb_status make_flag(ptb_comm_nccl *c)
+{
+    PTB_TRY(PTB_NCCL_CUDA(cudaMalloc((void **)&c->flag, sizeof *c->flag)));
+    return PTB_NCCL_CUDA(cudaMemset(c->flag, 0, sizeof *c->flag));
 }
 
 static ptb_status open_comm(ptb_world *world, const ptb_comm_config *config, ptb_comm **comm)
@@ -51,10 +58,11 @@ static ptb_status open_comm(ptb_world *world, const ptb_comm_config *config, ptb
     if (status == PTB_OK)
         status = ptb_nccl_init(c, config);
     if (status == PTB_OK)
-        status = PTB_NCCL_CUDA(cudaMalloc((void **)&c->flag, sizeof *c->flag));
-    if (status == PTB_OK)
-        status = PTB_NCCL_CUDA(cudaMemset(c->flag, 0, sizeof *c->flag));
+        status = make_flag(c);
+    // All ranks have a communicator, or none: to end one needs all of them.
+    status = ptb_world_agree(world, status);
     if (status != PTB_OK) {
+        ptb_nccl_abort(c);
         close_comm(&c->comm);
         return status;
     }

@@ -82,9 +82,9 @@ struct ptb_comm_nccl {
 // NCCL loaded on every rank, its version checked; c->api and c->version are set. UNSUPPORTED, logged once a
 // host, where it cannot be had.
 ptb_status ptb_nccl_start(ptb_comm_nccl *c);
-// OK for ncclSuccess. Anything else is logged with the call, file:line, NCCL's text and what to try, and
-// becomes LOST (a peer is gone), UNSUPPORTED (NCCL cannot do this here), NO_MEMORY or SYSTEM. nccl may be
-// NULL.
+// OK for ncclSuccess. Anything else is logged with the call, file:line, NCCL's text and what to try, which is
+// CUDA's advice where the GPU is the cause. It becomes UNSUPPORTED (NCCL cannot do this here), else, of a
+// communicator, LOST; without one (nccl NULL) LOST (a peer or the GPU is gone), NO_MEMORY or SYSTEM.
 ptb_status ptb_nccl_check(ncclResult_t result, ncclComm_t nccl, const char *call, const char *file, int line);
 #define PTB_NCCL(c, nccl, name, ...)                                                                         \
     ptb_nccl_check((c)->api->name(__VA_ARGS__), (nccl), "nccl" #name, __FILE__, __LINE__)

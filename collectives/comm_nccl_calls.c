@@ -66,6 +66,33 @@ static inline ptb_status enter(ptb_comm_nccl *c, ptb_stream *stream, cudaStream_
     return PTB_OK;
 }
 
+// Before 2.24 NCCL calls an algorithm that does not exist for a call an internal error, and before 2.22 it
+// cannot be asked beforehand (probe).
+static bool has_refused(const ptb_comm_nccl *c, ncclResult_t result)
+{
+    if (result != ncclInternalError || !c->choice.algorithm[0] || c->version >= 22400 ||
+        c->last_call.kind == PTB_COLL_COUNT)
+        return false;
+    ptb_error("NCCL %d.%d.%d cannot run %s for this %s here", c->version / 10000, c->version / 100 % 100,
+              c->version % 100, c->choice.name, ptb_coll_name(c->last_call.kind));
+    return true;
+}
+
+// A communicator that has failed is aborted, so that nobody waits for its end.
+static ptb_status told(ptb_comm_nccl *c, ncclResult_t result, ptb_stream *stream, const char *call, int line)
+{
+    if (__builtin_expect(result == ncclSuccess, 1))
+        return PTB_OK;
+    if (has_refused(c, result))
+        return PTB_UNSUPPORTED;
+    ptb_status status = ptb_nccl_check(result, c->nccl, call, __FILE__, line);
+    if (status == PTB_LOST) {
+        ptb_cuda_stream_fail(stream, status);
+        ptb_nccl_abort(c);
+    }
+    return status;
+}
+
 // ---- the calls
 
 static bool equal_parts(const ptb_comm_nccl *c, const ptb_coll *call)
@@ -287,18 +314,6 @@ static inline bool is_new(ptb_comm_nccl *c, const ptb_coll *call)
     return true;
 }
 
-// Before 2.24 NCCL calls an algorithm that does not exist for a call an internal error, and before 2.22 it
-// cannot be asked beforehand (probe).
-static ptb_status check_call(const ptb_comm_nccl *c, const ptb_coll *call, ncclResult_t result)
-{
-    if (__builtin_expect(result == ncclInternalError && c->choice.algorithm[0] && c->version < 22400, 0)) {
-        ptb_error("NCCL %d.%d.%d cannot run %s for this %s here", c->version / 10000, c->version / 100 % 100,
-                  c->version % 100, c->choice.name, ptb_coll_name(call->kind));
-        return PTB_UNSUPPORTED;
-    }
-    return ptb_nccl_check(result, c->nccl, ptb_coll_name(call->kind), __FILE__, __LINE__);
-}
-
 ptb_status ptb_nccl_collective(ptb_comm *comm, const ptb_coll *call, ptb_stream *stream)
 {
     ptb_comm_nccl *c = (ptb_comm_nccl *)comm;
@@ -307,7 +322,7 @@ ptb_status ptb_nccl_collective(ptb_comm *comm, const ptb_coll *call, ptb_stream 
     bool record = !c->group_recorded && is_new(c, call);
     ptb_nccl_enter(c, call);
     if (__builtin_expect(!record, 1))
-        return check_call(c, call, issue(c, call, cuda));
+        return told(c, issue(c, call, cuda), stream, ptb_coll_name(call->kind), __LINE__);
     ptb_nccl_profiler_begin(c->watched);
     ncclResult_t result = issue(c, call, cuda);
     if (c->depth > 0 && result == ncclSuccess) { // it is launched with its group
@@ -315,7 +330,7 @@ ptb_status ptb_nccl_collective(ptb_comm *comm, const ptb_coll *call, ptb_stream 
         return PTB_OK;
     }
     ptb_nccl_profiler_end(c->watched, &c->last_seen->ran);
-    return check_call(c, call, result);
+    return told(c, result, stream, ptb_coll_name(call->kind), __LINE__);
 }
 
 ptb_status ptb_nccl_group_begin(ptb_comm *comm)
@@ -330,10 +345,9 @@ ptb_status ptb_nccl_group_begin(ptb_comm *comm)
 
 ptb_status ptb_nccl_group_end(ptb_comm *comm, ptb_stream *stream)
 {
-    (void)stream; // NCCL knows the stream of each call
     ptb_comm_nccl *c = (ptb_comm_nccl *)comm;
     c->depth--;
-    ptb_status status = PTB_NCCL(c, c->nccl, GroupEnd);
+    ptb_status status = told(c, c->api->GroupEnd(), stream, "ncclGroupEnd", __LINE__);
     if (c->depth == 0 && c->group_recorded) {
         c->group_recorded = false;
         if (c->watched)
@@ -360,7 +374,7 @@ static ptb_status message(ptb_comm_nccl *c, const void *send, void *recv, size_t
         c->group_recorded = true;
     else if (record)
         ptb_nccl_profiler_end(c->watched, &c->last_seen->ran);
-    return ptb_nccl_check(result, c->nccl, send ? "ncclSend" : "ncclRecv", __FILE__, __LINE__);
+    return told(c, result, stream, send ? "ncclSend" : "ncclRecv", __LINE__);
 }
 
 ptb_status ptb_nccl_send(ptb_comm *comm, const void *buffer, size_t count, ptb_dtype dtype, int peer,

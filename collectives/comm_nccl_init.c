@@ -39,14 +39,23 @@ static const char *advice(ncclResult_t result)
     }
 }
 
-ptb_status ptb_nccl_check(ncclResult_t result, ncclComm_t nccl, const char *call, const char *file, int line)
+// Whether the GPU is why NCCL failed; says so. NCCL takes CUDA's error away where it does not end the device,
+// and leaves its text.
+static ptb_status find_cause(ncclResult_t result, const char *last, ptb_text *said)
 {
-    if (__builtin_expect(result == ncclSuccess, 1))
+    if (result == ncclInvalidUsage || result == ncclInvalidArgument)
         return PTB_OK;
-    const ptb_nccl_api *api = ptb_nccl_functions();
-    const char *last = api->GetLastError(nccl);
-    ptb_error("%s failed (%s:%d): %s%s%s. %s", call, file, line, api->GetErrorString(result),
-              last && *last ? ": " : "", last ? last : "", advice(result));
+    ptb_status status = ptb_cuda_cause(said);
+    if (status != PTB_OK || !strstr(last, "out of memory"))
+        return status;
+    ptb_text_append(said, "use smaller sizes or fewer ranks on this GPU, or see with nvidia-smi who else "
+                          "uses its memory");
+    return PTB_NO_MEMORY;
+}
+
+// A communicator that has failed cannot be used any more, and its other ranks wait in vain.
+static ptb_status status_of(ncclResult_t result, ptb_status cause, bool is_made)
+{
     switch (result) {
     case ncclRemoteError:
         return PTB_LOST;
@@ -55,8 +64,23 @@ ptb_status ptb_nccl_check(ncclResult_t result, ncclComm_t nccl, const char *call
     case ncclInvalidArgument:
         return PTB_INTERNAL;
     default:
-        return PTB_SYSTEM;
+        return is_made ? PTB_LOST : cause != PTB_OK ? cause : PTB_SYSTEM;
     }
+}
+
+ptb_status ptb_nccl_check(ncclResult_t result, ncclComm_t nccl, const char *call, const char *file, int line)
+{
+    if (__builtin_expect(result == ncclSuccess, 1))
+        return PTB_OK;
+    const ptb_nccl_api *api = ptb_nccl_functions();
+    const char *last = api->GetLastError(nccl);
+    ptb_text said = PTB_TEXT_INIT;
+    last = last ? last : "";
+    ptb_status cause = find_cause(result, last, &said);
+    ptb_error("%s failed (%s:%d): %s%s%s. %s", call, file, line, api->GetErrorString(result),
+              *last ? ": " : "", last, cause != PTB_OK ? ptb_text_string(&said) : advice(result));
+    ptb_text_release(&said);
+    return status_of(result, cause, nccl != NULL);
 }
 
 // ---- making one
@@ -179,13 +203,28 @@ static ptb_status run_job(ptb_comm_nccl *c, init_job *job)
 
 // ---- what is checked before
 
+// A GPU that is lost already would leave the others to wait in ncclCommInitRankConfig.
+static ptb_status check_own_gpu(void)
+{
+    ptb_text said = PTB_TEXT_INIT;
+    ptb_status status = ptb_cuda_cause(&said);
+    if (status == PTB_LOST)
+        ptb_error("NCCL's communicator cannot be made: %s", ptb_text_string(&said));
+    ptb_text_release(&said);
+    return status == PTB_LOST ? status : PTB_OK;
+}
+
 // Which GPU each rank has. all: [size], heap, the caller's also when it fails.
-static ptb_status find_gpus(const ptb_comm_nccl *c, ptb_gpu_place **all)
+static ptb_status find_gpus(ptb_comm_nccl *c, ptb_gpu_place **all)
 {
     struct cudaDeviceProp prop;
     ptb_gpu_place mine = {.domain = 0};
     *all = calloc((size_t)c->comm.size, sizeof **all);
-    ptb_status status = *all ? PTB_NCCL_CUDA(cudaGetDeviceProperties(&prop, c->index)) : PTB_NO_MEMORY;
+    ptb_status status = *all ? PTB_NCCL_CUDA(cudaGetDevice(&c->index)) : PTB_NO_MEMORY;
+    if (status == PTB_OK)
+        status = check_own_gpu();
+    if (status == PTB_OK)
+        status = PTB_NCCL_CUDA(cudaGetDeviceProperties(&prop, c->index));
     if (status == PTB_OK) {
         memcpy(mine.uuid, prop.uuid.bytes, sizeof mine.uuid);
         mine.domain = prop.pciDomainID;
@@ -271,6 +310,7 @@ static ptb_status make(ptb_comm_nccl *c, const ncclUniqueId *id)
 {
     init_job *job = job_new(c, id);
     PTB_TRY(ptb_world_agree(c->comm.world, job ? PTB_OK : PTB_NO_MEMORY));
+    ptb_cuda_trim(c->index);
     ptb_nccl_environment_enter(&c->choice, c->version);
     ptb_status status = run_job(c, job);
     ptb_nccl_environment_leave(&c->choice);
@@ -283,7 +323,6 @@ ptb_status ptb_nccl_init(ptb_comm_nccl *c, const ptb_comm_config *config)
     ncclUniqueId id;
     ptb_gpu_place *gpus = NULL;
     uint64_t key;
-    PTB_TRY(PTB_NCCL_CUDA(cudaGetDevice(&c->index)));
     ptb_status status = find_gpus(c, &gpus);
     if (status == PTB_OK)
         status = check_gpus(c, gpus);
@@ -332,4 +371,6 @@ void ptb_nccl_finish(ptb_comm_nccl *c)
     c->watched = NULL;
     if (PTB_NCCL(c, nccl, CommFinalize, nccl) == PTB_OK)
         PTB_NCCL(c, NULL, CommDestroy, nccl);
+    else // the other ranks wait for this one
+        c->api->CommAbort(nccl);
 }

@@ -89,7 +89,8 @@ static void tell_timeout(ptb_comm_nccl *c, const char *call)
                         "did not come to it (they died, hang, or called something else); where all "
                         "name the same, a link is down");
     ptb_error("rank %d of %d: %s, this rank's call %llu, did not end within %g s, so NCCL's communicator is "
-              "aborted; %s",
+              "aborted; %s. Look at dmesg (Xid messages) and nvidia-smi on the hosts of these ranks; "
+              "NCCL_DEBUG=INFO shows the links and interfaces that NCCL chose",
               c->comm.rank, c->comm.size, call, (unsigned long long)c->calls, c->timeout_s,
               ptb_text_string(&missing));
     ptb_text_release(&missing);

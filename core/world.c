@@ -18,6 +18,8 @@ int ptb_world_local_rank(const ptb_world *world, int rank)
 ptb_status ptb_world_agree(ptb_world *world, ptb_status mine)
 {
     double worst = (double)mine;
+    if (mine == PTB_LOST)
+        return mine;
     ptb_status status = ptb_world_reduce_max(world, &worst, 1);
     return status != PTB_OK ? status : (ptb_status)worst;
 }

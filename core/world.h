@@ -92,7 +92,8 @@ static inline void ptb_world_close(ptb_world *w)
 // Not collective: a rank's number among the ranks on its host.
 int ptb_world_local_rank(const ptb_world *world, int rank);
 // Agrees on a status: every rank returns the worst of all ranks' (largest enum value that is not OK), so that
-// all leave a case together. core/world.c.
+// all leave a case together. LOST is not agreed on and comes back at once: others may wait for this rank in
+// work that now never ends, so whoever leads it ends the job (ptb_world_abort). core/world.c.
 ptb_status ptb_world_agree(ptb_world *world, ptb_status mine);
 // Zeroed memory for the state of `what` on all ranks, or on none: NO_MEMORY, logged. Collective.
 ptb_status ptb_world_calloc(ptb_world *world, size_t bytes, const char *what, void **memory);

@@ -14,7 +14,7 @@
 // FLOP/s of all ranks' matrix products.
 typedef struct {
     bool is_given;
-    double products;  // measured now, with the step's type and threads, or given
+    double products;  // measured now, with the step's type and threads, or given; NAN: no memory for it
     double datasheet; // NAN: some rank's device is in no table
 } peaks;
 
@@ -25,16 +25,19 @@ static ptb_status find_peaks(ptb_trainer *t, double asked, peaks *sum)
                   .datasheet = t->device->simulated
                                    ? NAN
                                    : ptb_datasheet_flops(t->device->description, c->type, c->tf32)};
+    void *memory;
+    PTB_TRY(ptb_world_calloc(c->world, (size_t)c->world->size * sizeof mine, "peaks", &memory));
+    peaks *all = memory;
     ptb_status status = PTB_OK;
     if (!(asked > 0)) {
         // All at once, as in a step: the ranks of a host share its memory, clock and power.
-        PTB_TRY(ptb_world_start(c->world));
-        status = c->kernels->matmul_peak(t->compute, c->type, c->threads, &mine.products);
+        status = ptb_world_start(c->world);
+        if (status == PTB_OK)
+            status = c->kernels->matmul_peak(t->compute, c->type, c->threads, &mine.products);
     }
-    peaks *all = calloc((size_t)c->world->size, sizeof *all);
-    if (!all) {
-        ptb_error("no memory for the peaks of %d ranks", c->world->size);
-        status = PTB_NO_MEMORY;
+    if (status == PTB_NO_MEMORY) { // none is left beside the model; the steps are timed all the same
+        mine.products = NAN;
+        status = PTB_OK;
     }
     status = ptb_world_agree(c->world, status);
     if (status == PTB_OK)
@@ -84,6 +87,15 @@ static const peak_words given = {
     "matmul_flops_per_s (as computed) / matmul_peak (given)",
 };
 
+static void add_of_peak(const peaks *peak, double palm, double megatron, double exact, ptb_metrics *metrics)
+{
+    const peak_words *words = peak->is_given ? &given : &measured;
+    ptb_metrics_add(metrics, "matmul_peak", peak->products, "FLOP/s", PTB_NEUTRAL, words->peak);
+    add_utilisation("mfu", words->mfu, palm, peak->products, metrics);
+    add_utilisation("mfu_megatron", words->mfu_megatron, megatron, peak->products, metrics);
+    add_utilisation("hfu", words->hfu, exact, peak->products, metrics);
+}
+
 static void add_rates(const ptb_trainer *t, double step_ns, const peaks *peak, ptb_metrics *metrics)
 {
     const ptb_trainer_config *c = &t->config;
@@ -102,11 +114,8 @@ static void add_rates(const ptb_trainer *t, double step_ns, const peaks *peak, p
                     "Megatron: 6 [L (h (q+k+v) + q h + g h f) + h V] + 6 L q s per token; all ranks");
     ptb_metrics_add(metrics, "matmul_flops_per_s", exact, "FLOP/s", PTB_HIGHER_IS_BETTER,
                     "matrix products as computed: head, attention's blocks, recomputation; all ranks");
-    const peak_words *words = peak->is_given ? &given : &measured;
-    ptb_metrics_add(metrics, "matmul_peak", peak->products, "FLOP/s", PTB_NEUTRAL, words->peak);
-    add_utilisation("mfu", words->mfu, palm, peak->products, metrics);
-    add_utilisation("mfu_megatron", words->mfu_megatron, megatron, peak->products, metrics);
-    add_utilisation("hfu", words->hfu, exact, peak->products, metrics);
+    if (!isnan(peak->products))
+        add_of_peak(peak, palm, megatron, exact, metrics);
     add_datasheet(peak, palm, megatron, metrics);
 }
 

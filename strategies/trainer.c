@@ -197,6 +197,19 @@ static bool fits(const ptb_trainer *t, char *reason)
     return ptb_trainer_fits(&t->config, ptb_device_available(t->device), t->device->sharers, reason);
 }
 
+static void tell_unforeseen(const ptb_trainer *t, char *reason)
+{
+    uint64_t bytes[PTB_MEMORY_COUNT], sum = 0;
+    ptb_trainer_memory(&t->config, bytes);
+    for (int i = 0; i < PTB_MEMORY_COUNT; i++)
+        sum += bytes[i];
+    snprintf(reason, PTB_REASON_BYTES,
+             "an allocation failed (see the messages), though the step's %.3g GB a rank should fit on device "
+             "%s: libraries need memory, too, and others may use the device; use a smaller model or batch, "
+             "or fewer ranks on it",
+             (double)sum * 1e-9, t->config.device);
+}
+
 // Linux hands out more memory than there is and kills later; so ask before.
 static ptb_status check_memory(const ptb_trainer *t)
 {
@@ -498,9 +511,12 @@ ptb_status ptb_trainer_new(const ptb_trainer_config *config, char *reason, ptb_t
     if (status == PTB_OK)
         status = make_shared(t, reason);
     if (status == PTB_NO_MEMORY && t->device) {
-        (void)fits(t, reason); // memory that was taken meanwhile is the reason, too
+        if (fits(t, reason)) // what the ledger does not know of was too much
+            tell_unforeseen(t, reason);
         status = PTB_SKIPPED;
     }
+    if (status == PTB_LOST) // the job is about to be ended, and closing could wait for those that are gone
+        return status;
     if (status != PTB_OK) {
         ptb_trainer_free(t);
         return status;

@@ -48,15 +48,33 @@ static inline const ptb_cublaslt_api *lt(void)
     return ptb_cublaslt_functions();
 }
 
+static const char *advice(cublasStatus_t status)
+{
+    switch (status) {
+    case CUBLAS_STATUS_NOT_INITIALIZED:
+        return "the CUDA driver or the device did not start: see `ptbench doctor`";
+    case CUBLAS_STATUS_ALLOC_FAILED:
+        return "use a smaller model or batch, or fewer ranks on this GPU";
+    case CUBLAS_STATUS_ARCH_MISMATCH:
+        return "this cuBLAS is not made for this GPU: put another one first on LD_LIBRARY_PATH";
+    default:
+        return "CUBLASLT_LOG_LEVEL=5 in the environment has it say more";
+    }
+}
+
 static ptb_status check(cublasStatus_t status, const char *call, int line)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return PTB_OK;
-    ptb_error("%s failed at %s:%d: %s (%s)%s", call, __FILE__, line, lt()->GetStatusName(status),
-              lt()->GetStatusString(status),
-              status == CUBLAS_STATUS_NOT_INITIALIZED
-                  ? "; the CUDA driver or the device did not start: see `ptbench doctor`"
-                  : "");
+    ptb_text said = PTB_TEXT_INIT;
+    ptb_status cause = ptb_cuda_cause(&said);
+    if (cause == PTB_OK)
+        ptb_text_append(&said, advice(status));
+    ptb_error("%s failed at %s:%d: %s (%s); %s", call, __FILE__, line, lt()->GetStatusName(status),
+              lt()->GetStatusString(status), ptb_text_string(&said));
+    ptb_text_release(&said);
+    if (cause != PTB_OK)
+        return cause;
     return status == CUBLAS_STATUS_ALLOC_FAILED ? PTB_NO_MEMORY : PTB_SYSTEM;
 }
 #define LIBRARY(name, ...) PTB_TRY(check(lt()->name(__VA_ARGS__), "cublasLt" #name, __LINE__))

@@ -92,7 +92,16 @@ ptb_status ptb_cuda_matmul_peak(ptb_stream *stream, ptb_dtype type, int threads,
     size_t bytes = sizes[0] * sizes[0] * ptb_dtype_size(type);
     PTB_TRY(ptb_stream_sync(stream));
     // Not from the device's ledger: a measurement's operands are no memory of the step.
-    PTB_CUDA(cudaMallocAsync((void **)&r.a, 3 * bytes, ptb_cuda_stream(stream)));
+    cudaError_t error = cudaMallocAsync((void **)&r.a, 3 * bytes, ptb_cuda_stream(stream));
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        ptb_warn(
+            "%zu bytes to measure the peak of matrix products are not free on GPU %d beside the model, so "
+            "nothing is compared with it; use a smaller model or batch, or say --peak of a training step",
+            3 * bytes, ptb_cuda_index(stream->device));
+        return PTB_NO_MEMORY;
+    }
+    PTB_CUDA(error);
     r.b = r.a + bytes;
     r.d = r.b + bytes;
     ptb_status status = measure(&r, sizes, &best);

@@ -40,8 +40,9 @@ uint64_t total_bytes(void)
 
 bool is_out_of_memory(void)
 {
-    static const uint64_t oom_at = sim_fault("oom");
-    return allocations.fetch_add(1) + 1 == oom_at;
+    static const uint64_t oom_at = sim_fault("oom"), full_at = sim_fault("full");
+    const uint64_t number = allocations.fetch_add(1) + 1;
+    return number == oom_at || (full_at && number >= full_at);
 }
 
 uintptr_t round_up(uintptr_t value, uintptr_t to)

@@ -241,5 +241,7 @@ extern "C" int sim_nccl_untold(void);
 
 // Remembers an error of this thread, for ncclGetLastError, and gives it.
 ncclResult_t sim_nccl_refuse(ncclComm *comm, ncclResult_t error, const std::string &text);
+// The result of a call that made this one of CUDA; its text becomes the last error's.
+ncclResult_t sim_nccl_check_cuda(ncclComm *comm, cudaError_t error);
 
 #endif

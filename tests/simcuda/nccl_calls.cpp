@@ -89,8 +89,8 @@ ncclResult_t launch_alone(const sim_nccl_operation &o)
     const size_t bytes = o.call.count * sim_nccl_type_size(o.call.type);
     if (o.send == o.recv || bytes == 0)
         return ncclSuccess;
-    return cudaMemcpyAsync(o.recv, o.send, bytes, cudaMemcpyDeviceToDevice, o.stream) ? ncclUnhandledCudaError
-                                                                                      : ncclSuccess;
+    return sim_nccl_check_cuda(o.comm,
+                               cudaMemcpyAsync(o.recv, o.send, bytes, cudaMemcpyDeviceToDevice, o.stream));
 }
 
 bool is_message(const sim_nccl_operation &o)
@@ -139,7 +139,7 @@ ncclResult_t launch(ncclComm *comm, std::vector<sim_nccl_operation> &all)
     if (!error)
         error = launch_all_messages(comm, all, &told);
     sim_nccl_profiler_end(comm, &told);
-    return error ? sim_nccl_refuse(comm, ncclUnhandledCudaError, cudaGetErrorString(error)) : ncclSuccess;
+    return sim_nccl_check_cuda(comm, error);
 }
 
 // Decides what runs for all of them before any is launched.

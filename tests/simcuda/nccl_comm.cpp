@@ -13,7 +13,8 @@
 #include <unistd.h>
 
 namespace {
-thread_local std::string thread_error;
+std::mutex error_lock;
+std::string process_error;  // the last one without a communicator, of whatever thread, as in the real one
 std::atomic<bool> may_join; // though it is late
 std::atomic<int> made;
 
@@ -99,8 +100,9 @@ ncclResult_t join(ncclComm *comm)
     char host[256] = "";
     gethostname(host, sizeof host - 1);
     s->rank[comm->rank].host.store(std::hash<std::string>()(host));
-    if (attach(comm))
-        return sim_nccl_refuse(NULL, ncclUnhandledCudaError, "the device could not join");
+    const ncclResult_t attached = sim_nccl_check_cuda(NULL, attach(comm));
+    if (attached != ncclSuccess)
+        return attached;
     s->joined.fetch_add(1);
     while (s->joined.load() < comm->ranks)
         pause_ms(1);
@@ -126,9 +128,9 @@ ncclResult_t make(ncclComm *comm, const ncclConfig_t *config)
     comm->shared = sim_nccl_map(comm->id.c_str(), comm->ranks);
     if (!comm->shared)
         return sim_nccl_refuse(NULL, ncclSystemError, std::string("shared memory: ") + strerror(errno));
-    if (cudaEventCreateWithFlags(&comm->order, cudaEventDisableTiming))
-        return sim_nccl_refuse(NULL, ncclUnhandledCudaError, "cudaEventCreateWithFlags");
-    return join(comm);
+    const ncclResult_t result =
+        sim_nccl_check_cuda(NULL, cudaEventCreateWithFlags(&comm->order, cudaEventDisableTiming));
+    return result == ncclSuccess ? join(comm) : result;
 }
 
 bool somebody_left(const ncclComm *comm)
@@ -189,10 +191,21 @@ void sim_nccl_fail(sim_nccl_shared *s, ncclResult_t error, const char *format, .
 
 ncclResult_t sim_nccl_refuse(ncclComm *comm, ncclResult_t error, const std::string &text)
 {
-    thread_error = text;
+    std::lock_guard<std::mutex> hold(error_lock);
+    process_error = text;
     if (comm)
         comm->last_error = text;
     return error;
+}
+
+ncclResult_t sim_nccl_check_cuda(ncclComm *comm, cudaError_t error)
+{
+    if (!error)
+        return ncclSuccess;
+    cudaGetLastError(); // NCCL takes it away
+    return sim_nccl_refuse(comm, ncclUnhandledCudaError,
+                           std::string("Cuda failure ") + std::to_string(error) + " '" +
+                               cudaGetErrorString(error) + "'");
 }
 
 void sim_nccl_let_join(void)
@@ -291,7 +304,10 @@ const char *ncclGetLastError(ncclComm_t comm)
 {
     if (comm && comm->shared->error.load())
         return comm->shared->message;
-    return comm ? comm->last_error.c_str() : thread_error.c_str();
+    static thread_local std::string copy;
+    std::lock_guard<std::mutex> hold(error_lock);
+    copy = comm ? comm->last_error : process_error;
+    return copy.c_str();
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id, int rank,
@@ -327,8 +343,10 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
-    if (comm->last_stream && cudaStreamSynchronize(comm->last_stream))
-        return sim_nccl_refuse(comm, ncclUnhandledCudaError, "cudaStreamSynchronize");
+    const ncclResult_t result =
+        sim_nccl_check_cuda(comm, comm->last_stream ? cudaStreamSynchronize(comm->last_stream) : cudaSuccess);
+    if (result != ncclSuccess)
+        return result;
     comm->shared->finalized.fetch_add(1);
     while (comm->shared->finalized.load() < comm->ranks && !comm->shared->error.load() &&
            !somebody_left(comm))
@@ -373,11 +391,11 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 
 ncclResult_t ncclMemAlloc(void **memory, size_t bytes)
 {
-    return cudaMalloc(memory, (bytes + 4095) / 4096 * 4096) ? ncclUnhandledCudaError : ncclSuccess;
+    return sim_nccl_check_cuda(NULL, cudaMalloc(memory, (bytes + 4095) / 4096 * 4096));
 }
 ncclResult_t ncclMemFree(void *memory)
 {
-    return cudaFree(memory) ? ncclUnhandledCudaError : ncclSuccess;
+    return sim_nccl_check_cuda(NULL, cudaFree(memory));
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *memory, size_t bytes, void **handle)

@@ -13,7 +13,8 @@
 //   no_library=PREFIX, no_function=PREFIX   what this machine lacks (loader.cpp)
 //   nccl_version=21903   an NCCL of that version (nccl.hpp)
 // Of the process of one rank only with rank=R (OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID):
-//   oom=N         the N-th allocation fails            launch=N      the N-th kernel fails, later, as it does
+//   oom=N         the N-th allocation fails            full=N        it and all later ones fail
+//   launch=N      the N-th kernel fails, later, as it does
 //   hang=N        the N-th piece of work never ends                  on hardware
 //   ecc=N         the N-th piece of work meets an      lost=N        the device is gone from the N-th call
 //   on;
