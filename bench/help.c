@@ -142,7 +142,8 @@ static void append_manual_end(ptb_text *out)
     append_roff(
         "A suite is an INI file. Each section is a part: the key `bench` (without it, the section's name) is "
         "the "
-        "benchmark, `requires` names conditions such as ranks>=2, hosts>=2, and every other key is an option "
+        "benchmark, `requires` names conditions such as gpu, ranks>=2, hosts>=2, and every other key is an "
+        "option "
         "of the benchmark or of the measurement. A section [suite] may give `name` and `summary`. Those that "
         "are built "
         "in: `ptbench list suites`.\n",

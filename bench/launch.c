@@ -8,6 +8,7 @@
 #include "bench/relay.h"
 #include "collectives/world.h"
 #include "core/clock.h"
+#include "core/device.h"
 #include "core/log.h"
 #include "core/process.h"
 #include "core/topology.h"
@@ -385,6 +386,14 @@ static ptb_status append_program(launch *l)
     return PTB_OK;
 }
 
+// One rank for each GPU where GPUs are measured, else for each core.
+static int default_ranks(const ptb_plan *plan, int cores)
+{
+    const char *device = ptb_plan_device(plan);
+    int count = device ? ptb_device_count(device) : 0;
+    return count > 0 ? count : cores;
+}
+
 static ptb_status prepare(launch *l)
 {
     char mpirun[PATH_MAX], how[512];
@@ -398,7 +407,7 @@ static ptb_status prepare(launch *l)
     }
     int cores = ptb_launch_cores();
     bool elsewhere = (run->hosts && *run->hosts) || (run->hostfile && *run->hostfile);
-    int np = run->np ? (int)run->np : elsewhere ? 0 : cores;
+    int np = run->np ? (int)run->np : elsewhere ? 0 : default_ranks(l->plan, cores);
     int threads = ptb_plan_most_threads(l->plan);
     PTB_TRY(ptb_launch_arguments(run, mpirun, np, threads, cores, &l->arguments, how, sizeof how));
     setenv(PTB_ENV_LAUNCHER, how, 1);

@@ -6,6 +6,7 @@
 #include "bench/measure.h"
 #include "bench/suite.h"
 #include "core/bench.h"
+#include "core/topology.h"
 
 // Options of the run as a whole.
 typedef struct {
@@ -51,6 +52,15 @@ void ptb_plan_options_json(const ptb_plan *plan, int argc, char **argv, int firs
 bool ptb_plan_needs_threads(const ptb_plan *plan, bool one_host);
 // The largest number of processor threads (option `threads`) that a part gives each rank; at least 1.
 int ptb_plan_most_threads(const ptb_plan *plan);
+// The device other than the host that a part is on, by its options `device` or `comm`, or NULL: one rank for
+// each of its kind is what the plan is for.
+const char *ptb_plan_device(const ptb_plan *plan);
+// Collective over the world, the same on all ranks. GPUs are counted (which starts their driver) only where a
+// part asks for them.
+ptb_status ptb_plan_offer(const ptb_plan *plan, ptb_world *world, const ptb_topology *topology,
+                          ptb_offer *offer);
+// Warns of GPUs that nothing of the plan measures, and says what would.
+void ptb_plan_mention_gpus(const ptb_plan *plan, const ptb_topology *topology);
 ptb_opt_set ptb_part_bench_set(const ptb_part *part);
 
 #endif

@@ -61,6 +61,20 @@ ptb_status ptb_requires_check(const char *conditions, const char *where)
     return status;
 }
 
+bool ptb_requires_asks(const char *conditions, const char *name)
+{
+    char *storage = NULL;
+    const char *items[MAX_CONDITIONS];
+    size_t count = *conditions ? ptb_text_split(conditions, ',', &storage, items, MAX_CONDITIONS) : 0;
+    bool asks = false;
+    for (size_t i = 0; i < count; i++) {
+        condition c;
+        asks = asks || (read_condition(items[i], &c) && strcmp(names[c.name], name) == 0);
+    }
+    free(storage);
+    return asks;
+}
+
 static bool holds(const condition *c, int64_t have)
 {
     if (strcmp(c->op, ">=") == 0)
@@ -87,7 +101,8 @@ bool ptb_requires_hold(const char *conditions, const ptb_offer *offer, char reas
             continue;
         ok = false;
         if (strcmp(names[c.name], "gpu") == 0 && !offer->gpus)
-            snprintf(reason, PTB_REASON_BYTES, "needs %s; this build has no GPU back-end", items[i]);
+            snprintf(reason, PTB_REASON_BYTES,
+                     "needs %s; no GPU can be used here (`ptbench doctor` says why)", items[i]);
         else
             snprintf(reason, PTB_REASON_BYTES, "needs %s; this run has %d", items[i], have[c.name]);
     }

@@ -12,7 +12,9 @@ const ptb_opt ptb_run_opts[PTB_RUN_OPT_COUNT] = {
      .min = 0,
      .max = 1e6,
      .metavar = "N",
-     .help = "Ranks to start under mpirun; 0 is one for each core this process may use"},
+     .help =
+         "Ranks to start under mpirun; 0 is one for each GPU where GPUs are measured, else one for each core "
+         "this process may use"},
     {.name = "hosts",
      .type = PTB_OPT_STRING,
      FIELD(hosts),

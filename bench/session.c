@@ -416,8 +416,9 @@ static ptb_status count_cases(session *s, bool silent)
 static ptb_status read_topology(session *s)
 {
     PTB_TRY(ptb_world_agree(s->world, ptb_topology_read(&s->topology)));
-    s->offer = (ptb_offer){s->world->size, s->world->hosts, s->topology.cores, 0};
-    return ptb_world_broadcast(s->world, 0, &s->offer, sizeof s->offer);
+    if (is_root(s))
+        ptb_plan_mention_gpus(s->plan, &s->topology);
+    return ptb_plan_offer(s->plan, s->world, &s->topology, &s->offer);
 }
 
 static bool is_last_repetition(const session *s)

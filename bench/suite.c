@@ -16,11 +16,11 @@
 typedef struct {
     const char *name, *text;
 } builtin_suite;
-#define PTB_SUITE(name) extern const char ptb_suite_##name[];
+#define PTB_SUITE(symbol, name) extern const char ptb_suite_##symbol[];
 #include "ptb_suites.inc"
 #undef PTB_SUITE
 static const builtin_suite builtins[] = {
-#define PTB_SUITE(name) {#name, ptb_suite_##name},
+#define PTB_SUITE(symbol, name) {name, ptb_suite_##symbol},
 #include "ptb_suites.inc"
 #undef PTB_SUITE
 };

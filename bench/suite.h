@@ -29,7 +29,7 @@ typedef struct {
     size_t part_count;
 } ptb_suite;
 
-// What a machine offers to `requires`.
+// What a machine offers to `requires`. gpus: that each process sees, the least of all.
 typedef struct {
     int ranks, hosts, cores, gpus;
 } ptb_offer;
@@ -47,6 +47,8 @@ void ptb_suite_free(ptb_suite *suite);
 
 // Checks the form of a condition list ("gpu, ranks>=2"); USAGE with a message naming `where`.
 ptb_status ptb_requires_check(const char *conditions, const char *where);
+// Whether one of the (checked) conditions is on `name`.
+bool ptb_requires_asks(const char *conditions, const char *name);
 // Whether they hold; else the reason.
 bool ptb_requires_hold(const char *conditions, const ptb_offer *offer, char reason[PTB_REASON_BYTES]);
 

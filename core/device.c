@@ -22,6 +22,13 @@ ptb_status ptb_device_open(const char *name, int index, ptb_device **device)
     return ((const ptb_device_ops *)plugin)->open(index, device);
 }
 
+int ptb_device_count(const char *name)
+{
+    const ptb_plugin *plugin = ptb_registry_find(PTB_KIND_DEVICE, name);
+    const ptb_device_ops *ops = (const ptb_device_ops *)(const void *)plugin;
+    return !ops ? 0 : ops->count ? ops->count() : -1;
+}
+
 void ptb_device_close(ptb_device *device)
 {
     if (device)

@@ -63,6 +63,9 @@ typedef ptb_status ptb_call_fn(void *arg);
 
 typedef struct {
     ptb_plugin plugin;
+    // Those that this process can open, 0 where none can be used; nothing is logged. NULL: as many as are
+    // asked for (the host).
+    int (*count)(void);
     // index: which of this host's devices, normally the local rank. Where a launcher shows each process only
     // its own, the index is taken modulo their number.
     ptb_status (*open)(int index, ptb_device **device);
@@ -154,6 +157,9 @@ struct ptb_graph {
     const ptb_device_ops *ops;
 };
 
+// Devices of a registered name that this process can open, without opening one: 0 where there are none (or
+// there is no such name), -1 where there are as many as are asked for. The driver of GPUs is started.
+int ptb_device_count(const char *name);
 ptb_status ptb_device_open(const char *name, int index,
                            ptb_device **device); // by registered name; logs what is wrong
 void ptb_device_close(ptb_device *device);       // NULL is allowed, as in all frees below

@@ -178,6 +178,15 @@ static ptb_status cuda_set(ptb_stream *stream, void *memory, int byte, size_t by
 
 static const ptb_device_ops cuda_ops;
 
+static int cuda_count(void)
+{
+    int gpus = 0;
+    ptb_text why = PTB_TEXT_INIT;
+    ptb_cuda_usable(&why, &gpus);
+    ptb_text_release(&why);
+    return gpus;
+}
+
 static ptb_status cuda_open(int index, ptb_device **device)
 {
     PTB_TRY(ptb_cuda_device_open(index, device));
@@ -191,6 +200,7 @@ static const ptb_device_ops cuda_ops = {
 #else
     .plugin = {"cuda", "NVIDIA GPUs, one process each"},
 #endif
+    .count = cuda_count,
     .open = cuda_open,
     .close = cuda_close,
     .alloc = cuda_alloc,

@@ -7,6 +7,8 @@ off)
     try 2 "$PTBENCH" run step --np 1 --device cuda --db none.db
     has err "built with the device host alone"
     has err "-DPTB_GPU=cuda"
+    try 3 "$PTBENCH" run gpu-quick --np 2 --db none.db
+    has err "needs gpu; no GPU can be used here"
     ;;
 cuda)
     if [ -e /dev/nvidia0 ]; then
@@ -18,6 +20,8 @@ cuda)
     grep -i 'gpu' out | grep -qi 'driver' || { fail "doctor does not say why:"; cat out; }
     try 3 "$PTBENCH" run step --np 1 --device cuda --layers 1 --hidden 64 --heads 1 --db none.db
     has err "driver"
+    try 3 "$PTBENCH" run gpu-quick --np 2 --db none.db
+    has err "needs gpu; no GPU can be used here"
     # The host's half works as ever.
     try 0 "$PTBENCH" run all_reduce --np 2 --comm host --algo direct --bytes 64 --place out -n 3 --db host.db
     has err "(0 wrong)"

@@ -68,7 +68,7 @@ place = out
 iters = 3
 END
 try 0 "$PTBENCH" run mine.ini --np 2 --db suite.db
-has err "needs gpu; this build has no GPU back-end"
+has err "needs gpu; no GPU can be used here"
 has err "needs hosts>=2; this run has 1"
 has err "1 case measured (0 wrong), 2 skipped, 0 failed"
 "$PTBENCH" export --db suite.db -f csv >cases.csv

@@ -128,6 +128,7 @@ static void test_requires(void **state)
 {
     (void)state;
     const ptb_offer offer = {.ranks = 4, .hosts = 2, .cores = 8, .gpus = 0};
+    const ptb_offer gpus = {.ranks = 4, .hosts = 2, .cores = 8, .gpus = 2};
     static const struct {
         const char *text;
         bool holds;
@@ -151,6 +152,14 @@ static void test_requires(void **state)
     char reason[PTB_REASON_BYTES];
     ptb_requires_hold("hosts>=2, ranks>=5", &offer, reason);
     assert_string_equal(reason, "needs ranks>=5; this run has 4");
+    assert_false(ptb_requires_hold("gpu", &offer, reason));
+    assert_non_null(strstr(reason, "no GPU can be used here"));
+    assert_true(ptb_requires_hold("gpu, ranks>=2", &gpus, reason));
+    assert_false(ptb_requires_hold("gpu>=3", &gpus, reason));
+    assert_string_equal(reason, "needs gpu>=3; this run has 2");
+    assert_true(ptb_requires_asks("ranks>=2, gpu>1", "gpu"));
+    assert_false(ptb_requires_asks("ranks>=2", "gpu"));
+    assert_false(ptb_requires_asks("", "gpu"));
 }
 
 // ---- plans
@@ -198,7 +207,7 @@ static void test_builtin_suites_make_plans(void **state)
         assert_true(plan->count > 0);
         ptb_plan_free(plan);
     }
-    assert_int_equal(count, 4);
+    assert_int_equal(count, 8);
 }
 
 static void test_command_line_wins(void **state)
