@@ -28,6 +28,13 @@ const char *ptb_phase_name(ptb_phase phase)
     return (unsigned)phase < PTB_PHASE_COUNT ? names[phase] : "unknown";
 }
 
+const char *ptb_span_axis_name(int axis)
+{
+    static const char *const names[] = {"none", "dp", "tp", "pp", "cp", "ep"};
+    const int count = sizeof names / sizeof *names;
+    return names[axis > 0 && axis < count ? axis : 0];
+}
+
 ptb_status ptb_trace_new(size_t capacity, int rank, ptb_trace **trace)
 {
     ptb_trace *t = malloc(sizeof *t);

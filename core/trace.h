@@ -57,6 +57,7 @@ typedef struct ptb_capture ptb_capture; // profiler/capture.h: a device's own re
 
 const char *ptb_span_kind_name(ptb_span_kind kind);
 const char *ptb_phase_name(ptb_phase phase);
+const char *ptb_span_axis_name(int axis); // "dp"; "none" for 0 and numbers that there are not
 
 // Room for `capacity` spans, touched at once.
 ptb_status ptb_trace_new(size_t capacity, int rank, ptb_trace **trace);

@@ -1,8 +1,6 @@
 // The capture interface: dispatch to the one of a device.
 #include "profiler/capture.h"
 
-#include "core/log.h"
-
 ptb_status ptb_capture_open(const char *device, ptb_trace *trace, ptb_capture **capture)
 {
     const ptb_capture_ops *ops = (const ptb_capture_ops *)ptb_registry_find(PTB_KIND_CAPTURE, device);
@@ -26,10 +24,8 @@ void ptb_capture_close(ptb_capture *capture)
 
 ptb_status ptb_capture_start(ptb_capture *capture)
 {
-    if (capture->cannot[0]) {
-        ptb_error("the device's work cannot be recorded: %s", capture->cannot);
+    if (capture->cannot[0])
         return PTB_UNSUPPORTED;
-    }
     PTB_TRY(capture->ops->start(capture));
     capture->recording = true;
     return PTB_OK;

@@ -5,6 +5,9 @@
 // Work is told apart by who enqueued it: whatever a thread enqueues between open_work and close_work gets the
 // attributes of that work's span. Recording costs time, so it is off while steps are timed, and on for the
 // steps whose spans are wanted.
+//
+// Work of a graph (ptb_graph_begin) belongs to what was open when it was captured, where that was recorded;
+// open a work around the launch, too: it tells the step.
 #ifndef PTB_PROFILER_CAPTURE_H
 #define PTB_PROFILER_CAPTURE_H
 
@@ -15,11 +18,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+// The span of the work that is open on the calling thread, NULL where none is; *number: not 0, tells works of
+// one recording apart. For parts of a capture that are called on any thread.
+typedef const ptb_span *ptb_open_work_fn(void *context, uint64_t *number);
+
 // Sums since open.
 typedef struct {
     uint64_t kernels, copies, sets, syncs; // records of each kind
-    uint64_t graph_nodes;                  // of the kernels and copies, those that a graph launched
-    uint64_t unattributed;                 // kernels and copies that were enqueued outside of any open work
+    uint64_t graph_nodes;                  // of all but syncs, those that a graph launched
+    uint64_t unattributed;                 // of all but syncs, those of no work
+    uint64_t unattributed_nodes;           // of them, a graph's kernels and sets, which may be any phase's
     uint64_t dropped;                      // records or works that could not be kept
     uint64_t inside_dropped;               // events of a library's inside (PTB_SPAN_INSIDE) that did not fit
     uint64_t inside_late;                  // and those that had not ended when recording did: no spans
@@ -29,7 +37,8 @@ typedef struct {
 typedef struct {
     ptb_plugin plugin; // name: of the device
     // One capture a process is open at a time. Where the profiler cannot be had, capture->cannot says why,
-    // and start fails.
+    // and start fails; as it does, UNSUPPORTED and with the reason there, where it can only be found out
+    // then.
     ptb_status (*open)(ptb_capture **capture);
     void (*close)(ptb_capture *capture);
     ptb_status (*start)(ptb_capture *capture);
@@ -43,7 +52,8 @@ struct ptb_capture {
     const ptb_capture_ops *ops;
     ptb_trace *trace;
     ptb_capture_stats stats;
-    char cannot[1024]; // why nothing can be recorded; empty: it can
+    char cannot[1024];       // why nothing can be recorded; empty: it can
+    char nodes_cannot[1024]; // why it is not known whose a graph's work is; empty: it is
     bool recording;
     bool annotating; // another tool that watches this process wants the names of works
 };
@@ -54,8 +64,8 @@ ptb_status ptb_capture_open(const char *device, ptb_trace *trace, ptb_capture **
 // Detaches itself from the trace, which is freed later. NULL is allowed.
 void ptb_capture_close(ptb_capture *capture);
 // Begins and ends recording. Between them the trace must not be cleared. stop is called when the device has
-// nothing to do; afterwards all spans are in the trace. UNSUPPORTED, logged, when capture->cannot is not
-// empty.
+// nothing to do; afterwards all spans are in the trace. start is UNSUPPORTED, not logged, when
+// capture->cannot is not empty, which it may come to say then.
 ptb_status ptb_capture_start(ptb_capture *capture);
 ptb_status ptb_capture_stop(ptb_capture *capture);
 // A number for close_work; 0 when nothing is recorded. Works of one thread may end in any order; the last

@@ -1,7 +1,7 @@
 // Capture on NVIDIA GPUs through CUPTI's activity API: kernels, copies, memsets, synchronisation, and what
 // CUPTI says it cost. External correlation carries the open work from the thread that enqueues to each
 // record: CUPTI notes for every API call the number that was pushed last, and each kernel names the call that
-// launched it.
+// launched it. Kernels of a graph name its launch, and their node, which cupti_graphs.c knows the work of.
 //
 // CUPTI asks for buffers and hands them back full, on threads of its own. They are kept as they come and read
 // when recording ends; nothing is parsed while steps run. Records of one kind do not come in order, and a
@@ -11,6 +11,7 @@
 #include "profiler/capture.h"
 #include "profiler/cupti_api.h"
 #include "profiler/cupti_buffers.h"
+#include "profiler/cupti_graphs.h"
 #include "profiler/cupti_names.h"
 #include "profiler/nccl_profiler.h"
 
@@ -19,6 +20,7 @@
 
 #include <nvtx3/nvToolsExt.h>
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +60,8 @@ typedef struct {
 typedef struct {
     ptb_capture base;
     const ptb_cupti_api *cupti;
+    ptb_cupti_graphs *graphs;
+    pthread_t thread;      // that opened it, and opens works
     work *works;           // [WORKS]; numbers given out are one more than the place
     uint64_t count;        // works opened since start
     uint64_t open[NESTED]; // numbers, as CUPTI's stack of this thread has them
@@ -69,25 +73,20 @@ typedef struct {
 
 static const ptb_capture_ops cupti_capture;
 
-static ptb_status check(CUptiResult result, const char *call)
+// What keeps CUPTI from being used is no error of the run: it goes on without spans of the GPU.
+static void give_up(capture *c, CUptiResult result, const char *function)
 {
-    if (result == CUPTI_SUCCESS)
-        return PTB_OK;
-    const char *text = "unknown error";
-    ptb_cupti_functions()->GetResultString(result, &text);
-    ptb_error("CUPTI: %s: %s (%d)%s", call, text, (int)result,
-              result == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES
-                  ? "; the driver lets only administrators profile: load it with "
-                    "NVreg_RestrictProfilingToAdminUsers=0"
-                  : "");
-    return PTB_SYSTEM;
+    ptb_text why = PTB_TEXT_INIT;
+    ptb_cupti_say(&why, result, function);
+    snprintf(c->base.cannot, sizeof c->base.cannot, "%s", ptb_text_string(&why));
+    ptb_text_release(&why);
 }
+
 static uint64_t now_ns(void)
 {
     return (uint64_t)ptb_clock_ns();
 }
 
-// What keeps CUPTI from being used at all is no error of the run: it goes on without spans of the GPU.
 static bool is_usable(capture *c)
 {
     ptb_text why = PTB_TEXT_INIT;
@@ -97,23 +96,31 @@ static bool is_usable(capture *c)
     if (status != PTB_OK)
         return false;
     c->cupti = ptb_cupti_functions();
+    const char *function = "cuptiActivityRegisterTimestampCallback";
     CUptiResult result = c->cupti->ActivityRegisterTimestampCallback(now_ns);
-    if (result == CUPTI_SUCCESS)
+    if (result == CUPTI_SUCCESS) {
+        function = "cuptiActivityRegisterCallbacks";
         result = c->cupti->ActivityRegisterCallbacks(ptb_cupti_buffer_wanted, ptb_cupti_buffer_full);
-    if (result == CUPTI_SUCCESS)
-        return true;
-    const char *text = "unknown error";
-    c->cupti->GetResultString(result, &text);
-    snprintf(
-        c->base.cannot, sizeof c->base.cannot,
-        "CUPTI says: %s (%d); another profiler in this process (nsys, ncu, PyTorch) keeps it from being used",
-        text, (int)result);
-    return false;
+    }
+    if (result != CUPTI_SUCCESS)
+        give_up(c, result, function);
+    return result == CUPTI_SUCCESS;
+}
+
+// What is open on the thread that opens works: nodes of graphs, and operations of NCCL, may come from others.
+static const ptb_span *open_now(void *context, uint64_t *number)
+{
+    const capture *c = context;
+    if (!pthread_equal(c->thread, pthread_self()) || !c->depth)
+        return NULL;
+    *number = c->open[c->depth - 1];
+    return &c->works[*number - 1].span;
 }
 
 static void cupti_close(ptb_capture *base)
 {
     capture *c = (capture *)base;
+    ptb_cupti_graphs_free(c->graphs);
     ptb_cupti_buffers_release();
     ptb_nccl_profiler_release();
     free(c->attributions);
@@ -135,7 +142,10 @@ static ptb_status cupti_open(ptb_capture **out)
     c->base.ops = &cupti_capture;
     c->base.annotating = getenv("NVTX_INJECTION64_PATH") != NULL;
     c->works = works;
+    c->thread = pthread_self();
     ptb_status status = is_usable(c) ? ptb_cupti_buffers_init() : PTB_OK;
+    if (status == PTB_OK && c->cupti)
+        status = ptb_cupti_graphs_new(open_now, c, &c->graphs);
     if (status != PTB_OK) {
         cupti_close(&c->base);
         return status;
@@ -145,6 +155,24 @@ static ptb_status cupti_open(ptb_capture **out)
 }
 
 // ---- works
+
+// What another tool shows of a work: "all_reduce backward dp unit 5".
+static nvtxRangeId_t begin_range(const ptb_span *span)
+{
+    ptb_text name = PTB_TEXT_INIT;
+    ptb_text_append(&name, span->name);
+    if (span->phase != PTB_PHASE_NONE)
+        ptb_text_printf(&name, " %s", ptb_phase_name((ptb_phase)span->phase));
+    if (span->axis)
+        ptb_text_printf(&name, " %s", ptb_span_axis_name(span->axis));
+    if (span->unit >= 0)
+        ptb_text_printf(&name, " unit %d", span->unit);
+    if (span->microbatch >= 0)
+        ptb_text_printf(&name, " microbatch %d", span->microbatch);
+    nvtxRangeId_t range = nvtxRangeStartA(ptb_text_string(&name));
+    ptb_text_release(&name);
+    return range;
+}
 
 // Numbers are pushed on CUPTI's stack of the calling thread, which ours mirrors.
 static uint64_t cupti_open_work(ptb_capture *base, const ptb_span *span)
@@ -159,7 +187,7 @@ static uint64_t cupti_open_work(ptb_capture *base, const ptb_span *span)
     work *w = &c->works[c->count];
     *w = (work){.span = *span};
     if (base->annotating)
-        w->range = nvtxRangeStartA(span->name);
+        w->range = begin_range(span);
     uint64_t number = ++c->count;
     c->open[c->depth++] = number;
     if (base->recording)
@@ -188,15 +216,44 @@ static void cupti_close_work(ptb_capture *base, uint64_t number)
 
 // ---- recording
 
+static void switch_off(capture *c)
+{
+    while (c->enabled > 0) {
+        CUptiResult off = c->cupti->ActivityDisable(kinds[--c->enabled]);
+        if (off != CUPTI_SUCCESS)
+            give_up(c, off, "cuptiActivityDisable"); // it may go on recording: not again
+    }
+    ptb_cupti_graphs_rest(c->graphs);
+}
+
+// Where nodes of graphs cannot be told apart, the rest still can.
+static void watch_graphs(capture *c)
+{
+    ptb_text why = PTB_TEXT_INIT;
+    ptb_cupti_graphs_watch(c->graphs, &why);
+    snprintf(c->base.nodes_cannot, sizeof c->base.nodes_cannot, "%s", ptb_text_string(&why));
+    ptb_text_release(&why);
+}
+
 static ptb_status cupti_start(ptb_capture *base)
 {
     capture *c = (capture *)base;
     c->count = 0;
     c->depth = 0;
     c->attribution_count = 0;
-    for (c->enabled = 0; c->enabled < KINDS; c->enabled++)
-        PTB_TRY(check(c->cupti->ActivityEnable(kinds[c->enabled]), "cuptiActivityEnable"));
-    return ptb_nccl_profiler_start(NCCL_EVENTS);
+    for (c->enabled = 0; c->enabled < KINDS; c->enabled++) {
+        CUptiResult on = c->cupti->ActivityEnable(kinds[c->enabled]);
+        if (on == CUPTI_SUCCESS)
+            continue;
+        switch_off(c);
+        give_up(c, on, "cuptiActivityEnable");
+        return PTB_UNSUPPORTED;
+    }
+    watch_graphs(c);
+    ptb_status status = ptb_nccl_profiler_start(NCCL_EVENTS, open_now, c);
+    if (status != PTB_OK)
+        switch_off(c);
+    return status;
 }
 
 static ptb_status attribute(capture *c, uint32_t correlation, uint64_t number)
@@ -236,31 +293,56 @@ static uint64_t step_of(const capture *c)
     return c->count ? c->works[0].span.correlation : 0;
 }
 
-// A span of device work. Communication keeps the name of its collective, since a kernel of NCCL's serves
-// several; everything else has the kernel's.
-static void add_span(capture *c, uint32_t correlation, uint64_t begin_ns, uint64_t end_ns, ptb_span_kind kind,
-                     const char *name, uint64_t bytes)
+// A record of device work. node: of a graph, 0 of none.
+typedef struct {
+    uint32_t correlation;
+    uint64_t node;
+    uint64_t begin_ns, end_ns, bytes;
+    const char *name;
+    ptb_span_kind kind;
+} record;
+
+// The work that a record belongs to; NULL: none. *is_first: the first record of it.
+static const ptb_span *whose(capture *c, const record *r, bool *is_first)
 {
-    work *w = work_of(c, correlation);
-    ptb_span span = {.kind = (uint8_t)kind, .unit = -1, .microbatch = -1, .correlation = step_of(c)};
-    if (w)
-        span = w->span;
-    else
-        c->base.stats.unattributed++;
-    bool is_communication = w && span.kind == PTB_SPAN_COMM;
-    if (kind == PTB_SPAN_COPY && !is_communication)
+    if (r->node)
+        return ptb_cupti_graphs_find(c->graphs, r->node, r->correlation, is_first);
+    work *w = work_of(c, r->correlation);
+    if (!w)
+        return NULL;
+    *is_first = !w->is_counted;
+    w->is_counted = true;
+    return &w->span;
+}
+
+// Communication keeps the name of its collective, since a kernel of NCCL's serves several; everything else
+// has the kernel's. What a graph ran belongs to the step that launched it, whenever it was captured.
+static void add_span(capture *c, const record *r)
+{
+    ptb_capture_stats *stats = &c->base.stats;
+    bool is_first = false;
+    const ptb_span *of = whose(c, r, &is_first);
+    const work *launch = r->node ? work_of(c, r->correlation) : NULL;
+    ptb_span span = {.kind = (uint8_t)r->kind, .unit = -1, .microbatch = -1, .correlation = step_of(c)};
+    if (of)
+        span = *of;
+    if (r->node)
+        span.correlation = launch ? launch->span.correlation : step_of(c);
+    stats->unattributed += !of;
+    stats->graph_nodes += r->node != 0;
+    stats->unattributed_nodes += !of && r->node && r->kind == PTB_SPAN_COMPUTE;
+    bool is_communication = of && span.kind == PTB_SPAN_COMM;
+    if (r->kind == PTB_SPAN_COPY && !is_communication)
         span.kind = PTB_SPAN_COPY;
     if (is_communication)
-        span.bytes = w->is_counted ? 0 : span.bytes;
+        span.bytes = is_first ? span.bytes : 0;
     else
-        span.bytes = bytes;
-    if (w)
-        w->is_counted = true;
+        span.bytes = r->bytes;
     if (!is_communication)
-        ptb_cupti_short_name(name, span.name, sizeof span.name);
+        ptb_cupti_short_name(r->name, span.name, sizeof span.name);
     span.rank = ptb_trace_rank(c->base.trace);
-    span.begin_ns = (int64_t)begin_ns;
-    span.end_ns = (int64_t)end_ns;
+    span.begin_ns = (int64_t)r->begin_ns;
+    span.end_ns = (int64_t)r->end_ns;
     ptb_trace_record(c->base.trace, &span);
 }
 
@@ -283,56 +365,60 @@ static void add_sync(capture *c, const CUpti_ActivitySynchronization *r)
 
 static ptb_status read_attribution(void *context, const void *any)
 {
-    const CUpti_Activity *record = any;
-    if (record->kind != CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)
+    const CUpti_Activity *kind = any;
+    if (kind->kind != CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)
         return PTB_OK;
-    const CUpti_ActivityExternalCorrelation *r = (const CUpti_ActivityExternalCorrelation *)record;
+    const CUpti_ActivityExternalCorrelation *r = any;
     if (r->externalKind != CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0)
         return PTB_OK;
     return attribute(context, r->correlationId, r->externalId);
 }
 
+#define RECORD(r, what, called, size)                                                                        \
+    &(record)                                                                                                \
+    {                                                                                                        \
+        .correlation = (r)->correlationId, .node = (r)->graphNodeId, .begin_ns = (r)->start,                 \
+        .end_ns = (r)->end, .bytes = (size), .name = (called), .kind = (what)                                \
+    }
+
 // The fields used here have kept their places from CUDA 12.4 on; later versions of the structs only add to
 // the end.
 static ptb_status read_work(void *context, const void *any)
 {
-    const CUpti_Activity *record = any;
+    const CUpti_Activity *kind = any;
     capture *c = context;
     ptb_capture_stats *stats = &c->base.stats;
-    switch (record->kind) {
+    switch (kind->kind) {
     case CUPTI_ACTIVITY_KIND_KERNEL:
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
-        const CUpti_ActivityKernel9 *r = (const CUpti_ActivityKernel9 *)record;
+        const CUpti_ActivityKernel9 *r = any;
         stats->kernels++;
-        stats->graph_nodes += r->graphNodeId != 0;
-        add_span(c, r->correlationId, r->start, r->end, PTB_SPAN_COMPUTE, r->name, 0);
+        add_span(c, RECORD(r, PTB_SPAN_COMPUTE, r->name, 0));
         break;
     }
     case CUPTI_ACTIVITY_KIND_MEMCPY: {
-        const CUpti_ActivityMemcpy5 *r = (const CUpti_ActivityMemcpy5 *)record;
+        const CUpti_ActivityMemcpy5 *r = any;
         stats->copies++;
-        stats->graph_nodes += r->graphNodeId != 0;
-        add_span(c, r->correlationId, r->start, r->end, PTB_SPAN_COPY, "copy", r->bytes);
+        add_span(c, RECORD(r, PTB_SPAN_COPY, "copy", r->bytes));
         break;
     }
     case CUPTI_ACTIVITY_KIND_MEMCPY2: {
-        const CUpti_ActivityMemcpyPtoP4 *r = (const CUpti_ActivityMemcpyPtoP4 *)record;
+        const CUpti_ActivityMemcpyPtoP4 *r = any;
         stats->copies++;
-        stats->graph_nodes += r->graphNodeId != 0;
-        add_span(c, r->correlationId, r->start, r->end, PTB_SPAN_COPY, "copy between devices", r->bytes);
+        add_span(c, RECORD(r, PTB_SPAN_COPY, "copy between devices", r->bytes));
         break;
     }
     case CUPTI_ACTIVITY_KIND_MEMSET: {
-        const CUpti_ActivityMemset4 *r = (const CUpti_ActivityMemset4 *)record;
+        const CUpti_ActivityMemset4 *r = any;
         stats->sets++;
-        add_span(c, r->correlationId, r->start, r->end, PTB_SPAN_COMPUTE, "memset", r->bytes);
+        add_span(c, RECORD(r, PTB_SPAN_COMPUTE, "memset", r->bytes));
         break;
     }
     case CUPTI_ACTIVITY_KIND_SYNCHRONIZATION:
-        add_sync(c, (const CUpti_ActivitySynchronization *)record);
+        add_sync(c, any);
         break;
     case CUPTI_ACTIVITY_KIND_OVERHEAD: {
-        const CUpti_ActivityOverhead2 *r = (const CUpti_ActivityOverhead2 *)record;
+        const CUpti_ActivityOverhead2 *r = any;
         stats->overhead_ns += r->end > r->start ? r->end - r->start : 0;
         break;
     }
@@ -355,16 +441,16 @@ static ptb_status cupti_stop(ptb_capture *base)
     capture *c = (capture *)base;
     size_t dropped = 0, late = 0;
     ptb_nccl_profiler_stop();
-    ptb_status status = check(c->cupti->ActivityFlushAll(0), "cuptiActivityFlushAll");
-    while (c->enabled > 0) {
-        ptb_status off = check(c->cupti->ActivityDisable(kinds[--c->enabled]), "cuptiActivityDisable");
-        status = status == PTB_OK ? off : status;
+    CUptiResult flushed = c->cupti->ActivityFlushAll(0);
+    switch_off(c);
+    if (flushed != CUPTI_SUCCESS) { // what it holds is lost
+        base->stats.dropped++;
+        give_up(c, flushed, "cuptiActivityFlushAll");
     }
-    if (status == PTB_OK)
-        status = read_records(c);
+    ptb_status status = read_records(c);
     // What NCCL did inside of the communication, in lanes of its own.
     ptb_nccl_profiler_settle(NCCL_PATIENCE_NS);
-    ptb_nccl_profiler_spans(c->base.trace, &dropped, &late);
+    ptb_nccl_profiler_spans(c->base.trace, step_of(c), &dropped, &late);
     base->stats.dropped += ptb_cupti_buffers_recycle();
     base->stats.inside_dropped += dropped;
     base->stats.inside_late += late;

@@ -42,6 +42,41 @@ const ptb_cupti_api *ptb_cupti_functions(void)
     return &api;
 }
 
+// What is known to help.
+static const char *remedy_of(CUptiResult result)
+{
+    switch (result) {
+    case CUPTI_ERROR_INSUFFICIENT_PRIVILEGES:
+        return "the driver lets only administrators profile: run as root, or load the driver's module with "
+               "NVreg_RestrictProfilingToAdminUsers=0";
+    case CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES:
+    case CUPTI_ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED:
+        return "this is a virtual GPU, whose host must allow profiling (vGPU plug-in: enable_profiling=1)";
+    case CUPTI_ERROR_CONFIDENTIAL_COMPUTING_NOT_SUPPORTED:
+        return "the GPU is in confidential-computing mode, in which it cannot be profiled";
+    case CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED:
+        return "another profiler in this process (nsys, ncu, PyTorch) keeps it from being used: run without "
+               "that one";
+    case CUPTI_ERROR_NOT_COMPATIBLE:
+        return "something else that profiles this GPU does not go together with it: run without that (nsys, "
+               "ncu, DCGM's profiling metrics)";
+    case CUPTI_ERROR_INVALID_KIND:
+    case CUPTI_ERROR_NOT_SUPPORTED:
+        return "this CUPTI or this GPU does not have it: CUPTI of CUDA 12.4 or later, of the driver's "
+               "version "
+               "at most, is needed";
+    default:
+        return "see whether nsys works on this machine";
+    }
+}
+
+void ptb_cupti_say(ptb_text *text, CUptiResult result, const char *function)
+{
+    const char *said = "unknown error";
+    api.GetResultString(result, &said);
+    ptb_text_printf(text, "CUPTI says to %s: %s (%d); %s", function, said, (int)result, remedy_of(result));
+}
+
 static ptb_health check(ptb_text *said)
 {
     uint32_t version = 0;

@@ -19,8 +19,12 @@
     X(ActivityPushExternalCorrelationId)                                                                     \
     X(ActivityRegisterCallbacks)                                                                             \
     X(ActivityRegisterTimestampCallback)                                                                     \
+    X(EnableCallback)                                                                                        \
+    X(GetGraphNodeId)                                                                                        \
     X(GetResultString)                                                                                       \
-    X(GetVersion)
+    X(GetVersion)                                                                                            \
+    X(Subscribe)                                                                                             \
+    X(Unsubscribe)
 
 typedef struct {
 #define X(name) __typeof__(&cupti##name) name;
@@ -33,5 +37,7 @@ typedef struct {
 ptb_status ptb_cupti_load(ptb_text *why);
 // The functions. Valid only after ptb_cupti_load has returned OK.
 const ptb_cupti_api *ptb_cupti_functions(void);
+// Appends what CUPTI says of an error of that function, and what to do about it.
+void ptb_cupti_say(ptb_text *text, CUptiResult result, const char *function);
 
 #endif

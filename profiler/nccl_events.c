@@ -11,8 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { SETTLE_NS = 5000000 }; // without news it is over
+
+// The work that an operation, and what is inside of it, belongs to.
+typedef struct {
+    bool is_known;
+    uint8_t phase;
+    int32_t unit, microbatch, axis;
+    uint64_t step;
+} event_work;
 
 typedef struct {
     atomic_bool ended;
@@ -21,6 +30,7 @@ typedef struct {
     int64_t begin_ns, end_ns;
     int64_t gpu_begin_ns, gpu_end_ns;
     uint64_t bytes;
+    event_work work;
     char name[24];
 } event_record;
 
@@ -37,7 +47,9 @@ static struct {
     atomic_size_t taken; // may run past the capacity
     atomic_uint generation;
     atomic_bool open;
-    atomic_size_t missed;   // came when the recording that they belong to had been read
+    atomic_size_t missed; // came when the recording that they belong to had been read
+    ptb_open_work_fn *whose;
+    void *context;
     _Atomic int64_t lag_ns; // least (clock of the host - clock of the GPU) with which a time was told
 } events = {.lag_ns = INT64_MAX};
 
@@ -76,11 +88,38 @@ static const char *word(const char *text)
     return text ? text : "?";
 }
 
+static event_work open_work(void)
+{
+    uint64_t number;
+    const ptb_span *span = events.whose ? events.whose(events.context, &number) : NULL;
+    if (!span)
+        return (event_work){.is_known = false};
+    return (event_work){.is_known = true,
+                        .phase = span->phase,
+                        .unit = span->unit,
+                        .microbatch = span->microbatch,
+                        .axis = span->axis,
+                        .step = span->correlation};
+}
+
+// NULL where it has no record, or where the handle is another process's (PXN).
+static const event_record *parent_of(const ptb_nccl_event *event)
+{
+    if (event->type == PTB_NCCL_PROXY_OP && event->proxy_op.pid != getpid())
+        return NULL;
+    return record_of(event->parent);
+}
+
 // False: not an event that makes a span.
 static bool describe(const ptb_nccl_event *event, event_record *r)
 {
     const size_t size = sizeof r->name;
-    const event_record *parent = record_of(event->parent);
+    const event_record *parent = parent_of(event);
+    bool is_operation = event->type & (PTB_NCCL_COLL | PTB_NCCL_CE_COLL | PTB_NCCL_P2P);
+    if (is_operation)
+        r->work = open_work();
+    else if (parent)
+        r->work = parent->work;
     switch (event->type) {
     case PTB_NCCL_COLL: {
         int at = snprintf(r->name, size, "%s ", word(event->coll.function));
@@ -161,6 +200,7 @@ void *ptb_nccl_events_open(const ptb_nccl_event *event)
     at->begin_ns = at->end_ns = r.begin_ns;
     at->gpu_begin_ns = at->gpu_end_ns = r.gpu_begin_ns;
     at->bytes = 0;
+    at->work = r.work;
     memcpy(at->name, r.name, sizeof at->name);
     return handle_of(atomic_load(&events.generation), index);
 }
@@ -191,7 +231,7 @@ void ptb_nccl_events_close(void *handle)
     atomic_store_explicit(&r->ended, true, memory_order_release);
 }
 
-ptb_status ptb_nccl_events_start(size_t capacity)
+ptb_status ptb_nccl_events_start(size_t capacity, ptb_open_work_fn *whose, void *context)
 {
     event_buffer *buffer = atomic_load(&events.buffer);
     if (capacity > UINT32_MAX - 1)
@@ -214,6 +254,8 @@ ptb_status ptb_nccl_events_start(size_t capacity)
     memset(buffer->records, 0, capacity * sizeof(event_record)); // touched before the run
     atomic_store(&events.buffer, buffer);
     atomic_store(&events.lag_ns, INT64_MAX);
+    events.whose = whose;
+    events.context = context;
     atomic_store(&events.open, true);
     return PTB_OK;
 }
@@ -241,7 +283,7 @@ void ptb_nccl_profiler_settle(int64_t patience_ns)
     } while ((ended < before || recorded(buffer) > before) && ptb_clock_ns() < end_ns);
 }
 
-void ptb_nccl_profiler_spans(ptb_trace *trace, size_t *dropped, size_t *late)
+void ptb_nccl_profiler_spans(ptb_trace *trace, uint64_t step, size_t *dropped, size_t *late)
 {
     atomic_store(&events.open, false);
     event_buffer *buffer = atomic_load(&events.buffer);
@@ -249,6 +291,7 @@ void ptb_nccl_profiler_spans(ptb_trace *trace, size_t *dropped, size_t *late)
     int64_t lag = atomic_load(&events.lag_ns);
     for (size_t i = 0; i < count; i++) {
         const event_record *r = &buffer->records[i];
+        const event_work *w = &r->work;
         if (!atomic_load_explicit(&r->ended, memory_order_acquire)) {
             unended++;
             continue;
@@ -258,9 +301,12 @@ void ptb_nccl_profiler_spans(ptb_trace *trace, size_t *dropped, size_t *late)
                          .rank = ptb_trace_rank(trace),
                          .stream = r->lane,
                          .kind = PTB_SPAN_INSIDE,
-                         .unit = -1,
-                         .microbatch = -1,
-                         .bytes = r->bytes};
+                         .phase = w->phase,
+                         .unit = w->is_known ? w->unit : -1,
+                         .microbatch = w->is_known ? w->microbatch : -1,
+                         .axis = w->axis,
+                         .bytes = r->bytes,
+                         .correlation = w->is_known ? w->step : step};
         memcpy(span.name, r->name, sizeof span.name);
         ptb_trace_record(trace, &span);
     }
@@ -272,6 +318,7 @@ void ptb_nccl_profiler_spans(ptb_trace *trace, size_t *dropped, size_t *late)
 
 void ptb_nccl_profiler_release(void)
 {
+    atomic_store(&events.open, false);
     atomic_fetch_add(&events.generation, 1); // handles of what is freed are none any more
     event_buffer *buffer = atomic_exchange(&events.buffer, NULL);
     atomic_store(&events.taken, 0);

@@ -5,11 +5,13 @@
 #define PTB_PROFILER_NCCL_EVENTS_H
 
 #include "core/status.h"
+#include "profiler/capture.h"
 #include "profiler/nccl_profiler_abi.h"
 
 // Begins a recording of at most `capacity` events; what was recorded before is forgotten. It ends when the
-// spans are read: proxies tell of an operation after the stream has done it. NO_MEMORY, logged.
-ptb_status ptb_nccl_events_start(size_t capacity);
+// spans are read: proxies tell of an operation after the stream has done it. whose, context:
+// ptb_nccl_profiler_start. NO_MEMORY, logged.
+ptb_status ptb_nccl_events_start(size_t capacity, ptb_open_work_fn *whose, void *context);
 // NULL: not recorded. kernel_ch.gpu_ns 0: the GPU's clock is not told, and the time is that of the call.
 void *ptb_nccl_events_open(const ptb_nccl_event *event);
 void ptb_nccl_events_close(void *handle);

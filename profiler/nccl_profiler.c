@@ -225,9 +225,9 @@ void ptb_nccl_profiler_end(ptb_nccl_watched *w, ptb_nccl_ran *ran)
     pthread_mutex_unlock(&plugin.mutex);
 }
 
-ptb_status ptb_nccl_profiler_start(size_t capacity)
+ptb_status ptb_nccl_profiler_start(size_t capacity, ptb_open_work_fn *whose, void *context)
 {
-    PTB_TRY(ptb_nccl_events_start(capacity));
+    PTB_TRY(ptb_nccl_events_start(capacity, whose, context));
     pthread_mutex_lock(&plugin.mutex);
     plugin.spans = true;
     set_mask();

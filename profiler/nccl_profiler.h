@@ -17,6 +17,7 @@
 #define PTB_PROFILER_NCCL_PROFILER_H
 
 #include "core/trace.h"
+#include "profiler/capture.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -53,8 +54,10 @@ void ptb_nccl_profiler_end(ptb_nccl_watched *watched, ptb_nccl_ran *ran);
 
 // Records the events of all communicators' operations that are enqueued until stop as spans, at most
 // `capacity`. NCCL tells of their inside from threads of its own, which may be later than the stream has done
-// them: until the spans are read. NO_MEMORY, logged.
-ptb_status ptb_nccl_profiler_start(size_t capacity);
+// them: until the spans are read. whose (may be NULL) is asked, on the thread that NCCL tells of an operation
+// on, which work is open there: its phase, unit, microbatch, axis and step are those of the operation and of
+// all that it has inside. NO_MEMORY, logged.
+ptb_status ptb_nccl_profiler_start(size_t capacity, ptb_open_work_fn *whose, void *context);
 void ptb_nccl_profiler_stop(void);
 // After stop, when the streams are idle: waits until NCCL has ended all that it told of and tells no more, at
 // most so long.
@@ -64,8 +67,8 @@ void ptb_nccl_profiler_settle(int64_t patience_ns);
 // Times of kernel channels come from the GPU's clock: they are put on the trace's clock by the smallest delay
 // that any of them was told with, so they may be late by at most that delay; with NCCL 2.26 they are the
 // times at which NCCL's thread saw the channel begin and end. Only after stop and when the streams are idle.
-// dropped and late may be NULL.
-void ptb_nccl_profiler_spans(ptb_trace *trace, size_t *dropped, size_t *late);
+// step: that what belongs to no work is counted in. dropped and late may be NULL.
+void ptb_nccl_profiler_spans(ptb_trace *trace, uint64_t step, size_t *dropped, size_t *late);
 // Gives the memory of the spans back.
 void ptb_nccl_profiler_release(void);
 

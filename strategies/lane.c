@@ -7,9 +7,7 @@
 
 const char *ptb_axis_name(ptb_axis axis)
 {
-    static const char *const names[] = {[PTB_AXIS_NONE] = "none", [PTB_AXIS_DP] = "dp", [PTB_AXIS_TP] = "tp",
-                                        [PTB_AXIS_PP] = "pp",     [PTB_AXIS_CP] = "cp", [PTB_AXIS_EP] = "ep"};
-    return names[axis];
+    return ptb_span_axis_name((int)axis);
 }
 
 ptb_status ptb_lane_init(ptb_lane *lane, ptb_comm *comm, ptb_axis axis, ptb_timeline *compute,

@@ -84,6 +84,7 @@ typedef struct {
     // With a graph the batch is copied to a place of its own, from which every replay takes it.
     int32_t *input; /* [2, or 3 when packed, tokens of the batch], host memory */
     ptb_graph *graph;
+    ptb_mark launch; // of it
     ptb_event *joined;
     uint64_t graph_counted; // of the recorded step
     ptb_lane_moved graph_moved[PTB_LANE_COUNT];
@@ -112,6 +113,9 @@ ptb_status ptb_trainer_step(ptb_trainer *trainer);
 // Waits until all steps are recorded; streams are idle then. Before anything is read of a trainer with
 // clocks.
 ptb_status ptb_trainer_drain(ptb_trainer *trainer);
+// Where steps are a graph: records it again, so that a capture that records now (profiler/capture.h) learns
+// what its work belongs to. Nothing is trained. Collective, with nothing on its way.
+ptb_status ptb_trainer_record_graph(ptb_trainer *trainer);
 // Told by the model while a step is enqueued: the open span ends, one of `phase` begins. context: the
 // trainer.
 ptb_status ptb_trainer_phase(void *context, ptb_phase phase);

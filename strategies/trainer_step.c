@@ -256,7 +256,19 @@ static ptb_status launch_graph(ptb_trainer *t)
         return PTB_UNSUPPORTED;
     }
     add_moved(t);
-    return ptb_graph_launch(t->graph, t->compute);
+    ptb_span s = span(t, PTB_SPAN_COMPUTE, PTB_PHASE_NONE, PTB_LANE_COMPUTE, -1, "graph");
+    PTB_TRY(ptb_mark_open(&t->launch, t->config.trace, t->compute, &s));
+    PTB_TRY(ptb_graph_launch(t->graph, t->compute));
+    return ptb_mark_close(&t->launch, t->config.trace, t->compute);
+}
+
+ptb_status ptb_trainer_record_graph(ptb_trainer *t)
+{
+    if (!t->graph) // it is recorded with the next step
+        return PTB_OK;
+    ptb_graph_free(t->graph);
+    t->graph = NULL;
+    return record_graph(t);
 }
 
 // The first step is enqueued as it is: what libraries do once they do there.

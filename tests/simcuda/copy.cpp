@@ -135,6 +135,7 @@ cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, cud
     if (!host_to && !host_from) {
         const bool over_links = activity.copy_kind == cudaMemcpyDeviceToDevice && gpu_of(to) != gpu_of(from);
         const copy_work work = {to, from, bytes, over_links ? gpu_of(from) : 0, over_links ? gpu_of(to) : 0};
+        activity.copy_kind = over_links ? (int)SIM_COPY_PEER : activity.copy_kind;
         return push(stream, run_copy, &work, sizeof work, &activity, NULL);
     }
     error = sim_capture_forbids_waiting(stream);

@@ -4,8 +4,13 @@
 // memsets come from the device process when it has finished them, so only a flush after a synchronisation
 // delivers all of them.
 //
-// PTB_SIM: cupti_busy=1 another tool has it already; cupti_room=N records find place only while fewer than N
-// are under way, further ones are dropped and counted.
+// Calls that wait for a stream are records too. Whoever subscribes to the callbacks of resources is told of
+// nodes of graphs, on the thread that makes them.
+//
+// PTB_SIM: cupti_busy=1 another tool has it already; cupti_subscribed=1 another one has the callbacks alone;
+// cupti_room=N records find place only while fewer than N are under way, further ones are dropped and
+// counted; cupti_refuse=K the kind of number K cannot be enabled, with cupti_error=E the error is E and not
+// CUPTI_ERROR_NOT_COMPATIBLE.
 #include "tests/simcuda/sim.hpp"
 
 #include <cupti.h>
@@ -26,9 +31,11 @@ namespace {
 #if CUPTI_API_VERSION >= 130000
 typedef CUpti_ActivityKernel10 kernel_record;
 typedef CUpti_ActivityMemcpy6 copy_record;
+typedef CUpti_ActivitySynchronization2 sync_record;
 #else
 typedef CUpti_ActivityKernel9 kernel_record;
 typedef CUpti_ActivityMemcpy5 copy_record;
+typedef CUpti_ActivitySynchronization sync_record;
 #endif
 
 struct buffer {
@@ -46,7 +53,10 @@ struct {
     buffer filling;
     std::set<std::string> names;
     size_t dropped;
-    uint64_t records; // since the last flush
+    uint64_t records;            // since the last flush
+    CUpti_CallbackFunc callback; // NULL: nobody has subscribed
+    void *userdata;
+    std::set<CUpti_CallbackId> resources; // callbacks that are on
 } cupti;
 
 thread_local std::vector<uint64_t> external[CUPTI_EXTERNAL_CORRELATION_KIND_SIZE];
@@ -130,6 +140,52 @@ void on_call(const char *, uint32_t correlation)
     call->correlationId = correlation;
 }
 
+// What makes a time of the device, CLOCK_MONOTONIC, one of the program's clock: nothing where that is the
+// same, however long this thread is held up between two readings.
+int64_t clock_shift_ns()
+{
+    const uint64_t before_ns = monotonic_ns(), program_ns = now_ns(), after_ns = monotonic_ns();
+    if (program_ns >= before_ns && program_ns <= after_ns)
+        return 0;
+    return (int64_t)program_ns - (int64_t)(before_ns + (after_ns - before_ns) / 2);
+}
+
+void on_wait(uint32_t correlation, uint32_t stream, uint64_t begin_ns)
+{
+    std::lock_guard<std::recursive_mutex> hold(cupti.lock);
+    if (!is_on(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION))
+        return;
+    auto *s = append<sync_record>(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION);
+    if (!s)
+        return;
+    const int64_t shift_ns = clock_shift_ns();
+    s->type = CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE;
+    s->start = begin_ns + (uint64_t)shift_ns;
+    s->end = monotonic_ns() + (uint64_t)shift_ns;
+    s->correlationId = correlation;
+    s->contextId = 1;
+    s->streamId = stream;
+}
+
+// A node's handle is its number (graph.cpp).
+void on_node(uint64_t node, uint64_t original)
+{
+    const CUpti_CallbackId id =
+        original ? CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED : CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED;
+    std::unique_lock<std::recursive_mutex> hold(cupti.lock);
+    CUpti_CallbackFunc callback = cupti.resources.count(id) ? cupti.callback : NULL;
+    void *userdata = cupti.userdata;
+    hold.unlock();
+    if (!callback)
+        return;
+    CUpti_GraphData graph = {};
+    graph.node = (CUgraphNode)node;
+    graph.originalNode = (CUgraphNode)original;
+    CUpti_ResourceData data = {};
+    data.resourceDescriptor = &graph;
+    callback(userdata, CUPTI_CB_DOMAIN_RESOURCE, id, &data);
+}
+
 void add_kernel(const sim_record &r, int64_t shift_ns)
 {
     if (!is_on(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) && !is_on(CUPTI_ACTIVITY_KIND_KERNEL))
@@ -174,6 +230,24 @@ void add_copy(const sim_record &r, int64_t shift_ns)
     c->graphNodeId = r.graph_node;
 }
 
+void add_peer_copy(const sim_record &r, int64_t shift_ns)
+{
+    if (!is_on(CUPTI_ACTIVITY_KIND_MEMCPY2))
+        return;
+    auto *c = append<CUpti_ActivityMemcpyPtoP4>(CUPTI_ACTIVITY_KIND_MEMCPY2);
+    if (!c)
+        return;
+    c->start = r.begin_ns + (uint64_t)shift_ns;
+    c->end = r.end_ns + (uint64_t)shift_ns;
+    c->copyKind = CUPTI_ACTIVITY_MEMCPY_KIND_PTOP;
+    c->bytes = r.activity.bytes;
+    c->deviceId = r.device;
+    c->contextId = 1;
+    c->streamId = r.stream;
+    c->correlationId = r.activity.correlation;
+    c->graphNodeId = r.graph_node;
+}
+
 void add_set(const sim_record &r, int64_t shift_ns)
 {
     if (!is_on(CUPTI_ACTIVITY_KIND_MEMSET))
@@ -191,16 +265,6 @@ void add_set(const sim_record &r, int64_t shift_ns)
     s->graphNodeId = r.graph_node;
 }
 
-// What makes a time of the device, CLOCK_MONOTONIC, one of the program's clock: nothing where that is the
-// same, however long this thread is held up between two readings.
-int64_t clock_shift_ns()
-{
-    const uint64_t before_ns = monotonic_ns(), program_ns = now_ns(), after_ns = monotonic_ns();
-    if (program_ns >= before_ns && program_ns <= after_ns)
-        return 0;
-    return (int64_t)program_ns - (int64_t)(before_ns + (after_ns - before_ns) / 2);
-}
-
 // What the device process has finished.
 void collect()
 {
@@ -215,7 +279,10 @@ void collect()
                 add_kernel(records[i], shift_ns);
                 break;
             case SIM_COPY:
-                add_copy(records[i], shift_ns);
+                if (records[i].activity.copy_kind == SIM_COPY_PEER)
+                    add_peer_copy(records[i], shift_ns);
+                else
+                    add_copy(records[i], shift_ns);
                 break;
             case SIM_SET:
                 add_set(records[i], shift_ns);
@@ -238,10 +305,12 @@ size_t record_bytes(const CUpti_Activity *record)
         return sizeof(kernel_record);
     case CUPTI_ACTIVITY_KIND_MEMCPY:
         return sizeof(copy_record);
+    case CUPTI_ACTIVITY_KIND_MEMCPY2:
+        return sizeof(CUpti_ActivityMemcpyPtoP4);
     case CUPTI_ACTIVITY_KIND_MEMSET:
         return sizeof(CUpti_ActivityMemset4);
     case CUPTI_ACTIVITY_KIND_SYNCHRONIZATION:
-        return sizeof(CUpti_ActivitySynchronization);
+        return sizeof(sync_record);
     case CUPTI_ACTIVITY_KIND_OVERHEAD:
         return sizeof(CUpti_ActivityOverhead2);
     default:
@@ -280,8 +349,11 @@ CUptiResult cuptiActivityEnable(CUpti_ActivityKind kind)
     std::lock_guard<std::recursive_mutex> hold(cupti.lock);
     if (!cupti.request)
         return CUPTI_ERROR_NOT_INITIALIZED;
+    if (sim_option("cupti_refuse") == (long)kind)
+        return sim_option("cupti_error") > 0 ? (CUptiResult)sim_option("cupti_error")
+                                             : CUPTI_ERROR_NOT_COMPATIBLE;
     cupti.enabled.insert(kind);
-    sim_activity_hook(on_call);
+    sim_activity_hook(on_call, on_wait);
     sim_activity_on(true);
     return CUPTI_SUCCESS;
 }
@@ -294,7 +366,7 @@ CUptiResult cuptiActivityDisable(CUpti_ActivityKind kind)
     cupti.enabled.erase(kind);
     if (cupti.enabled.empty()) {
         sim_activity_on(false);
-        sim_activity_hook(NULL);
+        sim_activity_hook(NULL, NULL);
     }
     return CUPTI_SUCCESS;
 }
@@ -360,6 +432,53 @@ CUptiResult cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind 
     return CUPTI_SUCCESS;
 }
 
+// As the real one, of which a process has one subscriber.
+CUptiResult cuptiSubscribe(CUpti_SubscriberHandle *subscriber, CUpti_CallbackFunc callback, void *userdata)
+{
+    if (!subscriber)
+        return CUPTI_ERROR_INVALID_PARAMETER;
+    std::lock_guard<std::recursive_mutex> hold(cupti.lock);
+    if (cupti.callback || sim_option("cupti_busy") > 0 || sim_option("cupti_subscribed") > 0)
+        return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
+    cupti.callback = callback;
+    cupti.userdata = userdata;
+    *subscriber = (CUpti_SubscriberHandle)&cupti;
+    sim_graph_hook(on_node);
+    return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiUnsubscribe(CUpti_SubscriberHandle subscriber)
+{
+    std::lock_guard<std::recursive_mutex> hold(cupti.lock);
+    if (subscriber != (CUpti_SubscriberHandle)&cupti || !cupti.callback)
+        return CUPTI_ERROR_INVALID_PARAMETER;
+    sim_graph_hook(NULL);
+    cupti.callback = NULL;
+    cupti.resources.clear();
+    return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiEnableCallback(uint32_t enable, CUpti_SubscriberHandle subscriber,
+                                CUpti_CallbackDomain domain, CUpti_CallbackId id)
+{
+    std::lock_guard<std::recursive_mutex> hold(cupti.lock);
+    if (subscriber != (CUpti_SubscriberHandle)&cupti || !cupti.callback || domain != CUPTI_CB_DOMAIN_RESOURCE)
+        return CUPTI_ERROR_INVALID_PARAMETER;
+    if (enable)
+        cupti.resources.insert(id);
+    else
+        cupti.resources.erase(id);
+    return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiGetGraphNodeId(CUgraphNode node, uint64_t *id)
+{
+    if (!node || !id)
+        return CUPTI_ERROR_INVALID_PARAMETER;
+    *id = (uint64_t)node;
+    return CUPTI_SUCCESS;
+}
+
 CUptiResult cuptiGetVersion(uint32_t *version)
 {
     *version = CUPTI_API_VERSION;
@@ -374,6 +493,15 @@ CUptiResult cuptiGetResultString(CUptiResult result, const char **text)
         break;
     case CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED:
         *text = "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED";
+        break;
+    case CUPTI_ERROR_NOT_COMPATIBLE:
+        *text = "CUPTI_ERROR_NOT_COMPATIBLE";
+        break;
+    case CUPTI_ERROR_INVALID_KIND:
+        *text = "CUPTI_ERROR_INVALID_KIND";
+        break;
+    case CUPTI_ERROR_INSUFFICIENT_PRIVILEGES:
+        *text = "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES";
         break;
     case CUPTI_ERROR_NOT_INITIALIZED:
         *text = "CUPTI_ERROR_NOT_INITIALIZED";

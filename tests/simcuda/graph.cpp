@@ -1,6 +1,7 @@
 // CUDA graphs of the simulated device: what a capture records are the entries that would have gone to the
 // queues, each with those that it comes after. A launch puts them into the queue of one stream, in the order
-// in which they were recorded, which respects all dependencies.
+// in which they were recorded, which respects all dependencies. An executable graph has clones of the nodes,
+// with numbers of their own, as with the real one.
 #include "tests/simcuda/runtime.hpp"
 
 #include <algorithm>
@@ -13,13 +14,22 @@ struct CUgraph_st {
 };
 struct CUgraphExec_st {
     std::vector<sim_node> nodes;
-    uint64_t id;
 };
 
 namespace {
 std::mutex lock; // of all captures
 std::set<sim_capture *> &captures = *new std::set<sim_capture *>;
-std::atomic<uint64_t> execs;
+std::atomic<uint64_t> nodes_made;
+std::atomic<sim_node_hook *> node_hook;
+
+uint64_t number_node(uint64_t original)
+{
+    const uint64_t node = nodes_made.fetch_add(1) + 1;
+    sim_node_hook *hook = node_hook.load();
+    if (hook)
+        hook(node, original);
+    return node;
+}
 
 cudaError_t spoil(sim_capture *capture, cudaError_t error)
 {
@@ -47,6 +57,7 @@ bool is_joined(const sim_capture *capture, const std::vector<int> &last)
 sim_node make_node(const sim_entry *entry, const void *arguments, size_t bytes, const std::vector<int> &after)
 {
     sim_node node;
+    node.id = number_node(0);
     node.entry.resize(sizeof *entry + bytes);
     memcpy(node.entry.data(), (const void *)entry, sizeof *entry);
     if (bytes)
@@ -56,14 +67,14 @@ sim_node make_node(const sim_entry *entry, const void *arguments, size_t bytes, 
 }
 
 // One node, now: into the queue, or into the capture of the stream.
-cudaError_t launch_node(CUstream_st *stream, const sim_node *node, uint64_t graph_node, uint32_t correlation)
+cudaError_t launch_node(CUstream_st *stream, const sim_node *node, uint32_t correlation)
 {
     sim_entry entry;
     memcpy((void *)&entry, node->entry.data(), sizeof entry);
     const char *arguments = node->entry.data() + sizeof entry;
     const size_t bytes = node->entry.size() - sizeof entry;
     if (entry.kind == SIM_ENTRY_WORK) {
-        entry.work.graph_node = graph_node;
+        entry.work.graph_node = node->id;
         entry.work.activity.correlation = correlation;
     }
     if (stream->capture)
@@ -181,6 +192,11 @@ cudaError_t sim_capture_forbids_legacy(int device)
     return cudaSuccess;
 }
 
+void sim_graph_hook(sim_node_hook *hook)
+{
+    node_hook.store(hook);
+}
+
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode)
 {
     SIM_BEGIN();
@@ -260,7 +276,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
     SIM_BEGIN();
     if (!exec || !graph)
         return sim_give(cudaErrorInvalidValue);
-    *exec = new CUgraphExec_st{graph->nodes, execs.fetch_add(1) + 1};
+    *exec = new CUgraphExec_st{graph->nodes};
+    for (sim_node &node : (*exec)->nodes)
+        node.id = number_node(node.id);
     return cudaSuccess;
 }
 
@@ -278,22 +296,22 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
         return sim_give(cudaErrorInvalidResourceHandle);
     std::lock_guard<std::recursive_mutex> hold(on->lock);
     const uint32_t correlation = sim_next_correlation("cudaGraphLaunch");
-    for (size_t i = 0; i < exec->nodes.size(); i++) {
-        const cudaError_t error = launch_node(on, &exec->nodes[i], exec->id << 32 | (i + 1), correlation);
+    for (const sim_node &node : exec->nodes) {
+        const cudaError_t error = launch_node(on, &node, correlation);
         if (error)
             return sim_give(error);
     }
     return cudaSuccess;
 }
 
-// The nodes are told apart by their number, from 1 on.
+// A node's handle is its number.
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count)
 {
     SIM_BEGIN();
     if (!graph || !count)
         return sim_give(cudaErrorInvalidValue);
     for (size_t i = 0; nodes && i < *count; i++)
-        nodes[i] = i < graph->nodes.size() ? (cudaGraphNode_t)(i + 1) : NULL;
+        nodes[i] = i < graph->nodes.size() ? (cudaGraphNode_t)graph->nodes[i].id : NULL;
     if (!nodes || *count > graph->nodes.size())
         *count = graph->nodes.size();
     return cudaSuccess;

@@ -206,7 +206,7 @@ static void scenario_spans(seat *s)
         return;
     EXPECT(s, run_all_reduce(s, comm, COUNT) == PTB_OK, "before"); // not recorded
     for (int turn = 0; turn < 2; turn++) {
-        EXPECT(s, ptb_nccl_profiler_start(turn ? 3 : 1000) == PTB_OK, "start");
+        EXPECT(s, ptb_nccl_profiler_start(turn ? 3 : 1000, NULL, NULL) == PTB_OK, "start");
         int64_t begin = ptb_clock_ns();
         for (int i = 0; i < 5; i++)
             EXPECT(s, run_all_reduce(s, comm, COUNT) == PTB_OK, "recorded");
@@ -216,7 +216,7 @@ static void scenario_spans(seat *s)
             usleep(1000); // the proxies end
         int64_t end = ptb_clock_ns();
         ptb_trace_clear(trace);
-        ptb_nccl_profiler_spans(trace, &dropped, &late);
+        ptb_nccl_profiler_spans(trace, 0, &dropped, &late);
         const ptb_span *spans = ptb_trace_spans(trace, &count, NULL);
         EXPECT(s, late == 0, "%zu late", late);
         EXPECT(s, turn ? count == 3 && dropped > 0 : dropped == 0, "%zu spans, %zu dropped", count, dropped);
@@ -238,7 +238,7 @@ static void scenario_slow_proxies(seat *s)
     if (open_comm(s, &config, &comm) != PTB_OK || ptb_trace_new(1000, s->world->rank, &trace) != PTB_OK)
         return;
     for (int waits = 0; waits < 2; waits++) {
-        EXPECT(s, ptb_nccl_profiler_start(1000) == PTB_OK, "start");
+        EXPECT(s, ptb_nccl_profiler_start(1000, NULL, NULL) == PTB_OK, "start");
         EXPECT(s, run_all_reduce(s, comm, COUNT) == PTB_OK, "recorded");
         ptb_nccl_profiler_stop();
         for (int64_t limit = patience_ends(); sim_nccl_begun() <= waits && ptb_clock_ns() < limit;)
@@ -246,7 +246,7 @@ static void scenario_slow_proxies(seat *s)
         // The operation, a kernel, and sends and receives with a step each, one of which has a request.
         ptb_nccl_profiler_settle(waits ? PATIENCE_S * (int64_t)1000000000 : 1000000);
         ptb_trace_clear(trace);
-        ptb_nccl_profiler_spans(trace, &dropped, &late);
+        ptb_nccl_profiler_spans(trace, 0, &dropped, &late);
         ptb_trace_spans(trace, &count, NULL);
         // First those that have begun; then those that began after them, steps and a request.
         EXPECT(s, count == (waits ? 7 : 1) && late == 3, "turn %d: %zu spans, %zu late", waits, count, late);

@@ -268,6 +268,10 @@ sim_nccl_times *sim_nccl_profiler_times(ncclComm *comm, const sim_nccl_operation
                                         sim_nccl_told *told, size_t which)
 {
     void *memory;
+    // A capture does nothing yet, and allows no allocation: of what its launches do inside nothing is told.
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(operation.stream, &capture) || capture != cudaStreamCaptureStatusNone)
+        return NULL;
     if (!(told->mask & INSIDE) || cudaMallocHost(&memory, sizeof(sim_nccl_times)))
         return NULL;
     sim_nccl_times *times = (sim_nccl_times *)memory;

@@ -30,6 +30,7 @@ int device_file = -1;     // pidfd of the device process
 std::atomic<uint64_t> calls;
 std::atomic<uint32_t> correlations;
 std::atomic<sim_call_hook *> call_hook;
+std::atomic<sim_wait_hook *> wait_hook;
 std::map<const void *, int> &allowed_shared =
     *new std::map<const void *, int>; // bytes of dynamic shared memory, by kernel
 
@@ -379,9 +380,27 @@ void sim_activity_on(bool on)
         sim_shared()->records_on.store(on);
 }
 
-void sim_activity_hook(sim_call_hook *hook)
+void sim_activity_hook(sim_call_hook *hook, sim_wait_hook *waited)
 {
     call_hook.store(hook);
+    wait_hook.store(waited);
+}
+
+uint64_t sim_wait_begin(const char *call, uint32_t *correlation)
+{
+    if (!wait_hook.load())
+        return 0;
+    *correlation = sim_next_correlation(call);
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void sim_wait_end(uint64_t begin_ns, uint32_t correlation, uint32_t stream)
+{
+    sim_wait_hook *hook = wait_hook.load();
+    if (begin_ns && hook)
+        hook(correlation, stream, begin_ns);
 }
 
 size_t sim_activity_read(sim_record *records, size_t most, uint64_t *dropped)

@@ -31,6 +31,9 @@ cudaError_t sim_ask(sim_command command, uint64_t a, uint64_t b, uint64_t c, uin
 // To be called while waiting for the device: notices that its process has died.
 void sim_look_after_device(void);
 uint32_t sim_next_correlation(const char *call); // and tells the hook
+// Around the waiting of a call: begin gives what end takes, 0 where nobody wants to know.
+uint64_t sim_wait_begin(const char *call, uint32_t *correlation);
+void sim_wait_end(uint64_t begin_ns, uint32_t correlation, uint32_t stream);
 
 // ---- memory (memory.cpp)
 
@@ -51,6 +54,7 @@ struct sim_recorded {
 };
 
 struct sim_node {
+    uint64_t id;                         // of all nodes of the process; a clone has another one
     std::vector<char> entry;             // a sim_entry with its arguments
     std::vector<int> after;              // nodes
     std::shared_ptr<sim_recorded> event; // external: recorded, or waited for, at each launch

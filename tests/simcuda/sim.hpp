@@ -37,11 +37,12 @@ enum { SIM_ARGUMENT_BYTES = 4096 };
 
 // What CUPTI is told of a piece of work; the times come from the device process.
 typedef enum { SIM_KERNEL, SIM_COPY, SIM_SET, SIM_QUIET } sim_activity_kind;
+enum { SIM_COPY_PEER = 16 }; // a copy_kind: from one GPU to another
 typedef struct {
     sim_activity_kind kind;
     char name[96]; // of a kernel
     uint64_t bytes;
-    int copy_kind; // cudaMemcpyKind
+    int copy_kind; // cudaMemcpyKind, SIM_COPY_PEER
     uint32_t grid[3], block[3];
     uint32_t correlation; // of the runtime call that enqueued it; 0: sim_enqueue takes the next
 } sim_activity;
@@ -60,7 +61,7 @@ typedef struct {
     sim_activity activity;
     uint64_t begin_ns, end_ns;
     uint32_t device, stream; // the stream's id is what cudaStreamGetId gives
-    uint64_t graph_node;     // 0: not from a graph
+    uint64_t graph_node;     // of the executable graph, as the hook below was told; 0: not from a graph
 } sim_record;
 void sim_activity_on(bool on);
 // Takes up to `most` finished records; gives how many. dropped, if not NULL: how many found no place since
@@ -69,7 +70,13 @@ size_t sim_activity_read(sim_record *records, size_t most, uint64_t *dropped);
 // Called in the program, on the calling thread, for each runtime call that enqueues work, before it does.
 // name: of the call, "cudaMemcpyAsync".
 typedef void sim_call_hook(const char *name, uint32_t correlation);
-void sim_activity_hook(sim_call_hook *hook); // NULL: none
+// Called when a call has waited for a stream, or (stream 0) for all of the device.
+typedef void sim_wait_hook(uint32_t correlation, uint32_t stream, uint64_t begin_ns);
+void sim_activity_hook(sim_call_hook *hook, sim_wait_hook *waited); // NULL: none
+// Called in the program, on the calling thread, for each node that becomes part of a graph: by a capture
+// (original 0), or as the clone of one of another graph.
+typedef void sim_node_hook(uint64_t node, uint64_t original);
+void sim_graph_hook(sim_node_hook *hook); // NULL: none
 
 // Settings and faults of PTB_SIM. -1 when it is not there.
 long sim_option(const char *name);

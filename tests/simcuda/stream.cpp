@@ -251,7 +251,11 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     const cudaError_t error = sim_capture_forbids_waiting(on);
     if (error)
         return sim_give(error);
-    return sim_give(sim_wait_done(on->slot, queue(on->slot)->pushed.load()));
+    uint32_t correlation = 0;
+    const uint64_t begin_ns = sim_wait_begin("cudaStreamSynchronize", &correlation);
+    const cudaError_t waited = sim_wait_done(on->slot, queue(on->slot)->pushed.load());
+    sim_wait_end(begin_ns, correlation, on->slot);
+    return sim_give(waited);
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)

@@ -375,7 +375,7 @@ static void records(void **)
     unsigned long long id;
     CHECK(cudaStreamGetId(stream, &id));
     sim_activity_on(true);
-    sim_activity_hook(hook);
+    sim_activity_hook(hook, NULL);
     const uint64_t begin_ns = sim_now_ns();
     CHECK(PTB_LAUNCH(add_to, dim3(2, 1, 1), 20, 0, stream, values, 40, 1));
     const uint32_t launched = hooked;
@@ -384,7 +384,7 @@ static void records(void **)
     CHECK(cudaStreamSynchronize(stream));
     const uint64_t end_ns = sim_now_ns();
     sim_activity_on(false);
-    sim_activity_hook(NULL);
+    sim_activity_hook(NULL, NULL);
     assert_int_equal(sim_activity_read(record, 16, &dropped), 3);
     assert_int_equal(dropped, 0);
     assert_int_equal(record[0].activity.kind, SIM_KERNEL);

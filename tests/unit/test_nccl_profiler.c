@@ -223,7 +223,7 @@ static void what_has_ended_stays_as_it_is(void **state)
     ptb_nccl_event event = {.type = PTB_NCCL_NET_PLUGIN};
     ptb_nccl_state_args args = {.proxy_step = {.bytes = 5}};
     assert_int_equal(ptb_trace_new(10, 0, &trace), PTB_OK);
-    assert_int_equal(ptb_nccl_profiler_start(10), PTB_OK);
+    assert_int_equal(ptb_nccl_profiler_start(10, NULL, NULL), PTB_OK);
     ncclProfiler_v6.start_event(NULL, &handle, &event);
     ncclProfiler_v6.stop_event(handle);
     const int64_t ended = ptb_clock_ns();
@@ -231,14 +231,14 @@ static void what_has_ended_stays_as_it_is(void **state)
         ;
     ncclProfiler_v6.stop_event(handle);
     ptb_nccl_profiler_stop();
-    ptb_nccl_profiler_spans(trace, &dropped, &late);
+    ptb_nccl_profiler_spans(trace, 0, &dropped, &late);
     const ptb_span *spans = ptb_trace_spans(trace, &count, NULL);
     assert_int_equal(count, 1);
     assert_int_equal(dropped + late, 0);
     assert_true(spans[0].end_ns <= ended);
     // One of an earlier recording, of a group, and none.
     old = handle;
-    assert_int_equal(ptb_nccl_profiler_start(10), PTB_OK);
+    assert_int_equal(ptb_nccl_profiler_start(10, NULL, NULL), PTB_OK);
     ncclProfiler_v6.start_event(NULL, &handle, &event);
     void *const others[] = {old, PTB_NCCL_GROUP_HANDLE, NULL, (void *)16};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -247,7 +247,7 @@ static void what_has_ended_stays_as_it_is(void **state)
     }
     ptb_nccl_profiler_stop();
     ptb_trace_clear(trace);
-    ptb_nccl_profiler_spans(trace, &dropped, &late);
+    ptb_nccl_profiler_spans(trace, 0, &dropped, &late);
     ptb_trace_spans(trace, &count, NULL);
     assert_int_equal(count, 0);
     assert_int_equal(late, 1);
