@@ -13,14 +13,17 @@ enum { LENGTH_MAX = INT_MAX - 1024, GRID_MAX = 65535 };
 
 static const char choice[] = "PTBENCH_CUDA_ATTENTION";
 
-// Whether the current GPU, this program and the environment have warp groups.
-static ptb_status find_groups(bool *has_groups)
+// Whether the current GPU, this program and the environment have warp groups, and whether the environment
+// takes no others.
+static ptb_status find_groups(bool *has_groups, bool *is_demanded)
 {
     const char *asked = getenv(choice);
     bool is_refused = asked && strcmp(asked, "mma") == 0;
-    if (asked && *asked && !is_refused && strcmp(asked, "wgmma") != 0) {
+    *is_demanded = asked && strcmp(asked, "wgmma") == 0;
+    if (asked && *asked && !is_refused && !*is_demanded) {
         ptb_error(
-            "%s=%s: expected wgmma (warp groups where the GPU has them) or mma (single warps everywhere)",
+            "%s=%s: expected wgmma (warp groups or nothing), mma (single warps everywhere), or nothing: "
+            "warp groups where they can be had",
             choice, asked);
         return PTB_USAGE;
     }
@@ -42,7 +45,7 @@ static ptb_status attention_state(ptb_stream *stream, ptb_cuda_attention_state *
     ptb_cuda_attention_state *s = &kept->attention;
     if (!s->is_chosen) {
         int device = 0;
-        PTB_TRY(find_groups(&s->has_groups));
+        PTB_TRY(find_groups(&s->has_groups, &s->is_demanded));
         PTB_CUDA(cudaGetDevice(&device));
         PTB_CUDA(cudaDeviceGetAttribute(&s->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
         s->is_chosen = true;
@@ -90,6 +93,19 @@ static bool are_aligned(size_t count, const void *const *pointers)
     return true;
 }
 
+// What keeps warp groups from a call that takes no other kernels.
+static const char *why_no_groups(const ptb_attention_shape *s, bool has_groups, bool is_aligned)
+{
+    if (!has_groups)
+        return "they need an H100 or H200 (sm_90) and a program that was built for sm_90a";
+    if (s->type != PTB_BF16 && s->type != PTB_F16)
+        return "they compute in bf16 and f16 alone";
+    if (s->head_width > 128 || s->dropout_rate > 0)
+        return "they have no dropout and heads of at most 128";
+    return is_aligned ? "heads and rows are not whole pieces of 16 bytes"
+                      : "a tensor does not begin at a multiple of 16 bytes";
+}
+
 // *kind: what a call with these tensors takes.
 static ptb_status choose(ptb_stream *stream, const ptb_attention_shape *shape, size_t count,
                          const void *const *tensors, ptb_cuda_attention_state **state,
@@ -97,8 +113,14 @@ static ptb_status choose(ptb_stream *stream, const ptb_attention_shape *shape, s
 {
     PTB_TRY(attention_state(stream, state));
     PTB_TRY(check(shape, *state));
-    *kind = kind_of(shape, (*state)->has_groups && are_aligned(count, tensors));
-    return PTB_OK;
+    bool is_aligned = are_aligned(count, tensors);
+    *kind = kind_of(shape, (*state)->has_groups && is_aligned);
+    if (!(*state)->is_demanded || *kind == PTB_CUDA_ATTENTION_WGMMA)
+        return PTB_OK;
+    ptb_error("%s=wgmma, but attention of %s in heads of %zu cannot take warp groups here: %s; unset it",
+              choice, ptb_dtype_name(shape->type), shape->head_width,
+              why_no_groups(shape, (*state)->has_groups, is_aligned));
+    return PTB_UNSUPPORTED;
 }
 
 ptb_status ptb_cuda_attention(ptb_stream *stream, const ptb_attention *args)
@@ -164,9 +186,10 @@ double ptb_cuda_attention_flops(const ptb_attention_shape *shape)
 {
     const ptb_attention_shape *s = shape;
     const ptb_cuda_attention_tile groups = {64, 64}; // what they compute or leave out together
-    bool has_groups = false;
+    bool has_groups = false, is_demanded;
     ptb_cuda_attention_tile tile = ptb_cuda_attention_tile_of(s);
-    if (find_groups(&has_groups) == PTB_OK && kind_of(s, has_groups) == PTB_CUDA_ATTENTION_WGMMA)
+    if (find_groups(&has_groups, &is_demanded) == PTB_OK &&
+        kind_of(s, has_groups) == PTB_CUDA_ATTENTION_WGMMA)
         tile = groups;
     int64_t low = clamp(-s->key_offset, s->key_length) / tile.keys;
     double blocks = 0;

@@ -38,8 +38,9 @@ typedef enum {
 
 // What attention keeps with a stream (kernels_cuda_attention.c).
 typedef struct {
-    bool is_chosen;   // the next two are set: at the stream's first call, for all of them
+    bool is_chosen;   // the next three are set: at the stream's first call, for all of them
     bool has_groups;  // wgmma: the GPU, this program and PTBENCH_CUDA_ATTENTION have nothing against it
+    bool is_demanded; // PTBENCH_CUDA_ATTENTION=wgmma: what cannot take them is refused (UNSUPPORTED)
     int shared_bytes; // that a block may have
     ptb_cuda_attention_kind last, last_gradient; // what the last calls took
 } ptb_cuda_attention_state;

@@ -25,5 +25,19 @@ stored attention_grad_kernels mma mma "${step[@]}" --precision bf16
 stored attention_grad_kernels mma "" "${step[@]}" --precision bf16 --dropout 0.1
 stored attention_kernels plain "" "${step[@]}"
 stored attention_kernels wgmma "" "${row[@]}" --precision bf16
+stored attention_kernels wgmma wgmma "${row[@]}" --precision bf16
+
+# Where only warp groups are asked for and they cannot be had, nothing else takes their place.
+refused() { # REASON OPTION...
+    local code=0
+    PTBENCH_CUDA_ATTENTION=wgmma "$PTBENCH" run "${@:2}" --db "$folder/refused" >"$out" 2>&1 || code=$?
+    [ "$code" = 3 ] && grep -qF "PTBENCH_CUDA_ATTENTION=wgmma, but attention of" "$out" && grep -qF "$1" "$out" && return
+    echo "exit code $code, or no '$1', after $*:"
+    tail -40 "$out"
+    failed=1
+}
+refused "they compute in bf16 and f16 alone" "${row[@]}"
+refused "they have no dropout" "${step[@]}" --precision bf16 --dropout 0.1
+refused "not whole pieces of 16 bytes" "${row[@]}" --precision bf16 --hidden 80
 rm -rf "$out" "$folder"
 exit $failed
