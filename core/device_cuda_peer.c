@@ -48,11 +48,11 @@ ptb_status ptb_cuda_alloc_peer(ptb_device *device, int index, size_t bytes, char
     cudaError_t error = enable(d->index, index, reason);
     if (error == cudaErrorPeerAccessUnsupported)
         return PTB_UNSUPPORTED;
-    PTB_CUDA(error);
+    PTB_TRY(ptb_cuda_check((int)error, "cudaDeviceEnablePeerAccess", __FILE__, __LINE__));
     PTB_CUDA(cudaSetDevice(index));
-    error = cudaMalloc(&made, bytes);
-    cudaSetDevice(d->index);
-    PTB_CUDA(error);
+    ptb_status status = ptb_cuda_check((int)cudaMalloc(&made, bytes), "cudaMalloc", __FILE__, __LINE__);
+    cudaSetDevice(d->index); // after the message, which names the current device
+    PTB_TRY(status);
     *memory = made;
     return PTB_OK;
 }

@@ -333,7 +333,9 @@ static ptb_status kernels_prepare(ptb_bench_run *run, const ptb_case *c, char *r
     run->now = &run->cases[c->index];
     ptb_status status = ptb_world_agree(run->env.world, make_call(run));
     if (status == PTB_NO_MEMORY) {
-        snprintf(reason, PTB_REASON_BYTES, "needs %.3g GB a rank, %.3g GB are available to it",
+        bool fits = run->call.buffer_bytes <= run->call.memory_limit;
+        snprintf(reason, PTB_REASON_BYTES, "%sneeds %.3g GB a rank, %.3g GB are available to it",
+                 fits ? "an allocation failed (see the messages): " : "",
                  (double)run->call.buffer_bytes * 1e-9, (double)run->call.memory_limit * 1e-9);
         return PTB_SKIPPED;
     }

@@ -101,7 +101,7 @@ ptb_status ptb_cuda_matmul_peak(ptb_stream *stream, ptb_dtype type, int threads,
             3 * bytes, ptb_cuda_index(stream->device));
         return PTB_NO_MEMORY;
     }
-    PTB_CUDA(error);
+    PTB_TRY(ptb_cuda_check((int)error, "cudaMallocAsync", __FILE__, __LINE__));
     r.b = r.a + bytes;
     r.d = r.b + bytes;
     ptb_status status = measure(&r, sizes, &best);
@@ -109,8 +109,9 @@ ptb_status ptb_cuda_matmul_peak(ptb_stream *stream, ptb_dtype type, int threads,
         cudaEventDestroy(r.end);
     if (r.begin)
         cudaEventDestroy(r.begin);
-    PTB_CUDA(cudaFreeAsync(r.a, ptb_cuda_stream(stream)));
-    PTB_TRY(status);
+    error = cudaFreeAsync(r.a, ptb_cuda_stream(stream));
+    PTB_TRY(status); // said already, and why freeing failed
+    PTB_TRY(ptb_cuda_check((int)error, "cudaFreeAsync", __FILE__, __LINE__));
     PTB_TRY(ptb_stream_sync(stream));
     *flops_per_s = best;
     return PTB_OK;

@@ -75,12 +75,10 @@ static cudaError_t obey(const sim_shared_state *s)
 
 static void quiet_signals(void)
 {
-    // A terminal's signals are for the program.
-    signal(SIGINT, SIG_IGN);
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGALRM, SIG_IGN);
+    // A terminal's signals, and those that a launcher sends to a rank's whole process group, are for the
+    // program.
+    for (int number : {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGALRM})
+        signal(number, SIG_IGN);
     sigset_t none;
     sigemptyset(&none);
     pthread_sigmask(SIG_SETMASK, &none, NULL);

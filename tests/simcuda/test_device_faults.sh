@@ -47,6 +47,17 @@ code=$?
 expect 0
 [ "$("$PTBENCH" export --db "$work/x.db" last | grep -c '"state": "ok"')" -eq "$calls" ] || fail "resumed, not complete"
 
+# A wish to stop is no fault of a GPU.
+rm -f "$work"/x.db*
+PTB_SIM=devices=2 "$PTBENCH" run all_reduce --comm nccl --np 2 --bytes 4K -n 10000000 -w 1 --mode latency \
+    --db "$work/x.db" >"$work/out" 2>"$work/err" &
+sleep 3
+kill -TERM $!
+wait $!
+code=$?
+expect 5 'stopping: the case in flight is dropped' 'ptbench run --resume'
+! grep -q Xid "$work/err" || fail "stopping looks like a lost GPU"
+
 # A fault of one rank alone, at each stage of its way from opening the device to the end of the first case: in calls of
 # ptbench, of NCCL's and in between. The others do not wait for what never comes.
 small() { # faults: a small run of what is named
