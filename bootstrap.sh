@@ -24,6 +24,11 @@ unit.device_cuda unit.device_graph unit.device_local unit.kernels_balance.cuda u
 unit.kernels_embedding.cuda unit.kernels_experts.cuda unit.kernels_loss.cuda unit.kernels_loss_parts.cuda
 unit.kernels_moe.cuda unit.kernels_norm.cuda unit.kernels_optimizer.cuda unit.kernels_parts.cuda unit.kernels_rotary.cuda
 unit.model.cuda unit.optimizer.cuda unit.prefetch.cuda"
+# Tests of kernels in which every access of a thread is also checked: for bounds, and for races on shared memory. Attention
+# and products would take hours.
+sim_check_tests="unit.kernels_balance.cuda unit.kernels_elementwise.cuda unit.kernels_embedding.cuda unit.kernels_experts.cuda
+unit.kernels_loss.cuda unit.kernels_loss_parts.cuda unit.kernels_moe.cuda unit.kernels_norm.cuda unit.kernels_optimizer.cuda
+unit.kernels_parts.cuda unit.kernels_rotary.cuda"
 
 usage() {
     cat <<'END'
@@ -33,7 +38,8 @@ usage: sh bootstrap.sh COMMAND
   test              install what is missing, build and run all tests but the slow ones, also under sanitizers and, where
                     the CUDA toolkit is, on simulated GPUs; and build for real ones
   test-slow         the same with the tests that `test` leaves out: those with the label slow (some have it under sanitizers
-                    alone), the search for leaks in programs that scripts start, and simulated GPUs under sanitizers
+                    alone), the search for leaks in programs that scripts start, and simulated GPUs under sanitizers and with
+                    every access of their kernels checked
   build             install what is missing and build
   install-packages  install what running and testing need, and stop
   help              this text
@@ -253,6 +259,11 @@ sim_address_tree() {
         -DPTB_SANITIZE=address,undefined
     targets=
 }
+sim_check_tree() {
+    targets=$(echo $sim_check_tests | sed 's/\.cuda//g; s/\./_test_/g')
+    build "$source_dir/build-sim-check" -DCMAKE_BUILD_TYPE=Release -DPTB_TESTS=ON -DPTB_GPU=sim -DPTB_SIM_CHECK=ON
+    targets=
+}
 # No GPU runs it: that all of it compiles, assembles and links is shown. tests/unit/test_slow_cuda_build.sh optimises it.
 cuda_tree() {
     targets=ptbench
@@ -329,6 +340,9 @@ run_slow_tests() {
         sim_address_tree
         run_tests "simulated GPUs, address and undefined-behaviour sanitizers" "$source_dir/build-sim-asan" \
             -R "$(as_pattern "$sim_address_tests")" -j "$(test_slots)"
+        sim_check_tree
+        run_tests "simulated GPUs, every access checked" "$source_dir/build-sim-check" \
+            -R "$(as_pattern "$sim_check_tests")" -j "$(test_slots)"
     else
         say "skipped: the CUDA toolkit and NCCL (their headers) are not on this machine, so simulated GPUs were not built"
         skipped=$((skipped + 1))

@@ -5,6 +5,16 @@
 #include <stddef.h>
 #include <string.h>
 
+// As the driver lays them out; equal in nvml.h of CUDA 12.4 and of driver 580.
+_Static_assert(sizeof(ptb_nvml_memory) == 24 && offsetof(ptb_nvml_memory, used) == 16, "nvmlMemory_t");
+_Static_assert(sizeof(ptb_nvml_pci) == 68 && offsetof(ptb_nvml_pci, domain) == 16 &&
+                   offsetof(ptb_nvml_pci, device_id) == 28 && offsetof(ptb_nvml_pci, bus_id) == 36,
+               "nvmlPciInfo_t");
+_Static_assert(sizeof(ptb_nvml_field) == 40 && offsetof(ptb_nvml_field, scope) == 4 &&
+                   offsetof(ptb_nvml_field, timestamp_us) == 8 && offsetof(ptb_nvml_field, type) == 24 &&
+                   offsetof(ptb_nvml_field, result) == 28 && offsetof(ptb_nvml_field, value) == 32,
+               "nvmlFieldValue_t");
+
 static const struct {
     size_t place; // in ptb_nvml
     const char *name;
