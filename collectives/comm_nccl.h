@@ -70,6 +70,7 @@ struct ptb_comm_nccl {
     int32_t *flag; // what a barrier reduces, device memory
     ptb_nccl_stream streams[PTB_NCCL_STREAMS];
     ptb_nccl_stream *last_stream; // the last of them that was used
+    bool annotating;              // another tool that watches this process wants the names of calls (NVTX)
     ptb_coll last_call;           // for the message when it does not end
     uint64_t calls;               // so far, the last one included
     int depth;                    // of groups

@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/device_cuda.h"
 #include "core/log.h"
+#include "profiler/nvtx_cuda.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -341,6 +342,7 @@ ptb_status ptb_nccl_init(ptb_comm_nccl *c, const ptb_comm_config *config)
     status = make(c, &id);
     ptb_nccl_watched *watched = ptb_nccl_profiler_made(making, status == PTB_OK ? c->name : NULL);
     c->watched = c->profiler_is_ours ? watched : NULL;
+    c->annotating = ptb_nvtx_is_heard();
     return status;
 }
 

@@ -14,11 +14,10 @@
 #include "profiler/cupti_graphs.h"
 #include "profiler/cupti_names.h"
 #include "profiler/nccl_profiler.h"
+#include "profiler/nvtx_cuda.h"
 
 #include "core/clock.h"
 #include "core/log.h"
-
-#include <nvtx3/nvToolsExt.h>
 
 #include <pthread.h>
 #include <stdio.h>
@@ -49,7 +48,7 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 typedef struct {
     ptb_span span;
     bool is_counted; // its bytes are on a span already
-    nvtxRangeId_t range;
+    uint64_t range;
 } work;
 
 typedef struct {
@@ -140,7 +139,7 @@ static ptb_status cupti_open(ptb_capture **out)
     }
     memset(works, 0xff, WORKS * sizeof *works); // pages come now, not inside a step
     c->base.ops = &cupti_capture;
-    c->base.annotating = getenv("NVTX_INJECTION64_PATH") != NULL;
+    c->base.annotating = ptb_nvtx_is_heard();
     c->works = works;
     c->thread = pthread_self();
     ptb_status status = is_usable(c) ? ptb_cupti_buffers_init() : PTB_OK;
@@ -157,7 +156,7 @@ static ptb_status cupti_open(ptb_capture **out)
 // ---- works
 
 // What another tool shows of a work: "all_reduce backward dp unit 5".
-static nvtxRangeId_t begin_range(const ptb_span *span)
+static uint64_t begin_range(const ptb_span *span)
 {
     ptb_text name = PTB_TEXT_INIT;
     ptb_text_append(&name, span->name);
@@ -169,7 +168,7 @@ static nvtxRangeId_t begin_range(const ptb_span *span)
         ptb_text_printf(&name, " unit %d", span->unit);
     if (span->microbatch >= 0)
         ptb_text_printf(&name, " microbatch %d", span->microbatch);
-    nvtxRangeId_t range = nvtxRangeStartA(ptb_text_string(&name));
+    uint64_t range = ptb_nvtx_start(ptb_text_string(&name));
     ptb_text_release(&name);
     return range;
 }
@@ -204,7 +203,7 @@ static void cupti_close_work(ptb_capture *base, uint64_t number)
     if (place < 0)
         return;
     if (base->annotating)
-        nvtxRangeEnd(c->works[number - 1].range);
+        ptb_nvtx_end(c->works[number - 1].range);
     // CUPTI can only pop the last: those above go and come back.
     for (int i = c->depth; base->recording && i > place; i--)
         c->cupti->ActivityPopExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, NULL);
@@ -298,7 +297,8 @@ typedef struct {
     uint32_t correlation;
     uint64_t node;
     uint64_t begin_ns, end_ns, bytes;
-    const char *name;
+    const char *kernel; // its name as the compiler has it
+    const char *name;   // of what is no kernel
     ptb_span_kind kind;
 } record;
 
@@ -338,8 +338,10 @@ static void add_span(capture *c, const record *r)
         span.bytes = is_first ? span.bytes : 0;
     else
         span.bytes = r->bytes;
-    if (!is_communication)
-        ptb_cupti_short_name(r->name, span.name, sizeof span.name);
+    if (!is_communication && r->name)
+        snprintf(span.name, sizeof span.name, "%s", r->name);
+    else if (!is_communication)
+        ptb_cupti_short_name(r->kernel, span.name, sizeof span.name);
     span.rank = ptb_trace_rank(c->base.trace);
     span.begin_ns = (int64_t)r->begin_ns;
     span.end_ns = (int64_t)r->end_ns;
@@ -374,11 +376,11 @@ static ptb_status read_attribution(void *context, const void *any)
     return attribute(context, r->correlationId, r->externalId);
 }
 
-#define RECORD(r, what, called, size)                                                                        \
+#define RECORD(r, what, ...)                                                                                 \
     &(record)                                                                                                \
     {                                                                                                        \
         .correlation = (r)->correlationId, .node = (r)->graphNodeId, .begin_ns = (r)->start,                 \
-        .end_ns = (r)->end, .bytes = (size), .name = (called), .kind = (what)                                \
+        .end_ns = (r)->end, .kind = (what), __VA_ARGS__                                                      \
     }
 
 // The fields used here have kept their places from CUDA 12.4 on; later versions of the structs only add to
@@ -393,25 +395,25 @@ static ptb_status read_work(void *context, const void *any)
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
         const CUpti_ActivityKernel9 *r = any;
         stats->kernels++;
-        add_span(c, RECORD(r, PTB_SPAN_COMPUTE, r->name, 0));
+        add_span(c, RECORD(r, PTB_SPAN_COMPUTE, .kernel = r->name));
         break;
     }
     case CUPTI_ACTIVITY_KIND_MEMCPY: {
         const CUpti_ActivityMemcpy5 *r = any;
         stats->copies++;
-        add_span(c, RECORD(r, PTB_SPAN_COPY, "copy", r->bytes));
+        add_span(c, RECORD(r, PTB_SPAN_COPY, .name = "copy", .bytes = r->bytes));
         break;
     }
     case CUPTI_ACTIVITY_KIND_MEMCPY2: {
         const CUpti_ActivityMemcpyPtoP4 *r = any;
         stats->copies++;
-        add_span(c, RECORD(r, PTB_SPAN_COPY, "copy between devices", r->bytes));
+        add_span(c, RECORD(r, PTB_SPAN_COPY, .name = "copy between devices", .bytes = r->bytes));
         break;
     }
     case CUPTI_ACTIVITY_KIND_MEMSET: {
         const CUpti_ActivityMemset4 *r = any;
         stats->sets++;
-        add_span(c, RECORD(r, PTB_SPAN_COMPUTE, "memset", r->bytes));
+        add_span(c, RECORD(r, PTB_SPAN_COMPUTE, .name = "memset", .bytes = r->bytes));
         break;
     }
     case CUPTI_ACTIVITY_KIND_SYNCHRONIZATION:

@@ -152,7 +152,7 @@ static ptb_status write_perfetto(ptb_store *store, const int64_t *runs, size_t r
     int64_t origin_ns = 0;
     ptb_status status = all ? load(store, t, all, &total, &origin_ns) : PTB_NO_MEMORY;
     if (status == PTB_OK && total == 0) {
-        ptb_error("run %s holds no spans to export%s; measure with tracing on", run,
+        ptb_error("run %s holds no spans to export%s; measure with `ptbench run --trace`", run,
                   strcmp(only, "0") ? " for this case" : "");
         status = PTB_USAGE;
     }

@@ -1,6 +1,7 @@
 // The CUDA device against the host: the same pattern, the same findings, the same sums, and the order of
 // streams. Skipped where there is no device `cuda` or no GPU; the simulated one will do.
 #include "core/device.h"
+#include "core/device_cuda.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include <stddef.h>
 
 #include <cmocka.h>
+#include <cuda_runtime_api.h>
 
 enum { SKIPPED = 77, BIG = 70001, GUARD = 32 };
 
@@ -376,6 +378,24 @@ static void test_events(void **state)
     ptb_stream_free(streams[1]);
 }
 
+// Communication goes first: of CUDA's priorities the lower number.
+static void test_priorities(void **state)
+{
+    fixture *f = *state;
+    static const ptb_stream_kind kinds[] = {PTB_STREAM_WORKER, PTB_STREAM_CALLER, PTB_STREAM_URGENT};
+    int least, greatest, priority[3];
+    assert_int_equal(cudaDeviceGetStreamPriorityRange(&least, &greatest), cudaSuccess);
+    for (int i = 0; i < 3; i++) {
+        ptb_stream *stream;
+        assert_int_equal(ptb_stream_new(f->device, kinds[i], 1, &stream), PTB_OK);
+        assert_int_equal(cudaStreamGetPriority(ptb_cuda_stream(stream), &priority[i]), cudaSuccess);
+        ptb_stream_free(stream);
+    }
+    assert_int_equal(priority[0], least);
+    assert_int_equal(priority[1], least);
+    assert_int_equal(priority[2], greatest);
+}
+
 // The first error stays with its stream, and only with that one.
 static void test_sticky_status(void **state)
 {
@@ -430,6 +450,7 @@ int main(void)
         cmocka_unit_test(test_reduce),        cmocka_unit_test(test_reduce_in_place),
         cmocka_unit_test(test_copies),        cmocka_unit_test(test_events),
         cmocka_unit_test(test_sticky_status), cmocka_unit_test(test_watch),
+        cmocka_unit_test(test_priorities),
     };
     ptb_device *device;
     if (!ptb_registry_find(PTB_KIND_DEVICE, "cuda") || ptb_device_open("cuda", 0, &device) != PTB_OK) {

@@ -180,6 +180,7 @@ static void check_perfetto(void)
     fixture_release_errors(saved, errors, sizeof errors);
     assert_int_equal(none, PTB_USAGE);
     assert_non_null(strstr(errors, "no spans"));
+    assert_non_null(strstr(errors, "--trace"));
     free(text);
     ptb_store_close(store);
 }
