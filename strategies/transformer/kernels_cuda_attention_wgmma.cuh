@@ -42,7 +42,7 @@ template <int WIDTH, int A_ROWS, int B_ROWS, typename T>
 __device__ __forceinline__ void group_scores(float (&s)[1][8][4], const T *a, int a_row, const T *b,
                                              int b_row)
 {
-    uint32_t left = ptb_wgmma_row(a, a_row), right = ptb_wgmma_row(b, b_row);
+    uint32_t left = ptb_wgmma_row<false>(a, a_row), right = ptb_wgmma_row<false>(b, b_row);
 #pragma unroll
     for (int k = 0; k < WIDTH; k += 16)
         ptb_wgmma<false>(s[0], ptb_wgmma_at(left, k / 64 * A_ROWS * 128 + k % 64 * 2),
@@ -72,7 +72,7 @@ template <int WIDTH, int B_ROWS, typename T>
 __device__ __forceinline__ void group_sums(float (&o)[1][WIDTH / 8][4], const uint32_t (&p)[4][4], const T *b,
                                            int b_row)
 {
-    uint32_t right = ptb_wgmma_row(b, b_row);
+    uint32_t right = ptb_wgmma_row<true>(b, b_row);
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll

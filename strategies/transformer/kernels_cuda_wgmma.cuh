@@ -27,7 +27,8 @@
 // which is the PTX ISA's swizzle of 128 bytes when the tile starts at a multiple of 1024 bytes. A descriptor
 // has the address in bits 0-13, the leading and the stride offset in 16-29 and 32-45 (all in 16 bytes) and
 // the swizzle in 62-63. Eight rows are 1024 bytes: the stride offset of both forms. The leading offset
-// separates blocks of 64 columns in the transposed form, of which there is one, and is not read in the other.
+// separates blocks of 64 columns in the transposed form, of which there is one, and is not read in the other:
+// 0 and 1, so that all bits are those that CUTLASS has for the same tiles (make_gmma_desc).
 
 enum { PTB_WGMMA_ALIGNMENT = 1024 };
 
@@ -50,10 +51,11 @@ template <typename T> __device__ __forceinline__ T *ptb_wgmma_align(T *shared)
     return shared + skip / sizeof(T);
 }
 
-// The lower half of the descriptor of what starts at row `row` of a tile, a multiple of 8.
-template <typename T> __device__ __forceinline__ uint32_t ptb_wgmma_row(const T *tile, int row)
+// The lower half of the descriptor of what starts at row `row` of a tile, a multiple of 8, for a product with
+// this TRANS.
+template <bool TRANS, typename T> __device__ __forceinline__ uint32_t ptb_wgmma_row(const T *tile, int row)
 {
-    return ((ptb_shared_address(tile) + (uint32_t)row * 128) & 0x3ffff) >> 4 | 1u << 16;
+    return ((ptb_shared_address(tile) + (uint32_t)row * 128) & 0x3ffff) >> 4 | (TRANS ? 0u : 1u << 16);
 }
 
 // The descriptor of what starts `bytes` further: 128 a row (a multiple of 8 of them), 2 a column (of 16).
@@ -152,39 +154,46 @@ static inline const char *ptb_sim_operand(uint64_t descriptor, unsigned offset)
     return (const char *)(address ^ (address >> 7 & 7) << 4);
 }
 
-// Eight elements of an operand that lie side by side.
-template <typename T> void ptb_sim_elements(uint64_t descriptor, unsigned offset, float *to, unsigned step)
-{
-    T values[8];
-    memcpy(values, ptb_sim_operand(descriptor, offset), sizeof values);
-    for (unsigned i = 0; i < 8; i++)
-        to[i * step] = (float)values[i];
-}
-
-// Rows (or columns) of an operand, 8 at a time from the one given on, to [depth][columns].
-template <typename T, bool TRANS>
-void ptb_sim_rows(uint64_t descriptor, unsigned first, float *to, unsigned columns)
+// Rows (or columns) of an operand, 8 at a time from the one given on: calls take(8 elements side by side,
+// their place in [depth][columns], the step from one to the next there).
+template <bool TRANS, typename F>
+void ptb_sim_pieces(uint64_t descriptor, unsigned first, unsigned columns, F take)
 {
     unsigned leading = (unsigned)(descriptor >> 16 & 0x3fff) * 16,
              stride = (unsigned)(descriptor >> 32 & 0x3fff) * 16;
     for (unsigned k = 0; TRANS && k < 16; k++)
-        ptb_sim_elements<T>(descriptor, first / 64 * leading + first % 64 * 2 + k / 8 * stride + k % 8 * 128,
-                            to + k * columns, 1);
+        take(
+            ptb_sim_operand(descriptor, first / 64 * leading + first % 64 * 2 + k / 8 * stride + k % 8 * 128),
+            k * columns, 1u);
     for (unsigned row = first; !TRANS && row < first + 8; row++)
         for (unsigned k = 0; k < 16; k += 8)
-            ptb_sim_elements<T>(descriptor, row / 8 * stride + row % 8 * 128 + k * 2,
-                                to + k * columns + (row - first), columns);
+            take(ptb_sim_operand(descriptor, row / 8 * stride + row % 8 * 128 + k * 2),
+                 k * columns + (row - first), columns);
+}
+
+template <typename T, bool TRANS>
+void ptb_sim_rows(uint64_t number, uint64_t descriptor, unsigned first, float *to, unsigned columns)
+{
+    ptb_sim_pieces<TRANS>(descriptor, first, columns, [=](const char *piece, unsigned at, unsigned step) {
+        sim_product_reads(number, piece, 16, true);
+        T values[8];
+        memcpy(values, piece, sizeof values);
+        for (unsigned i = 0; i < 8; i++)
+            to[at + i * step] = (float)values[i];
+    });
 }
 
 // The product of a warp's rows as it was asked for: read and computed when it is waited for and not before.
 struct ptb_sim_product {
     void (*compute)(const ptb_sim_product &);
+    bool trans;
     float (*d[32])[4];
     const uint32_t *registers[32]; // NULL: a descriptor
     uint64_t a, b;
     bool add;
-    unsigned warp; // of the block
-    long group;    // -1: not committed
+    unsigned warp;   // of the block
+    long group;      // -1: not committed
+    uint64_t number; // sim_product_number
 };
 
 struct ptb_sim_products {
@@ -216,9 +225,9 @@ template <typename T, bool TRANS> void ptb_sim_compute(const ptb_sim_product &p)
             a[k][row] = pair.x, a[k + 1][row] = pair.y;
         }
     for (unsigned row = 0; !p.registers[0] && row < 16; row += 8)
-        ptb_sim_rows<T, false>(p.a, p.warp % 4 * 16 + row, &a[0][row], 16);
+        ptb_sim_rows<T, false>(p.number, p.a, p.warp % 4 * 16 + row, &a[0][row], 16);
     for (unsigned column = 0; column < 64; column += 8)
-        ptb_sim_rows<T, TRANS>(p.b, column, &b[0][column], 64);
+        ptb_sim_rows<T, TRANS>(p.number, p.b, column, &b[0][column], 64);
     float sums[16][64] = {};
     for (unsigned row = 0; row < 16; row++)
         for (unsigned k = 0; k < 16; k++)
@@ -230,6 +239,31 @@ template <typename T, bool TRANS> void ptb_sim_compute(const ptb_sim_product &p)
                   sum = sums[lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2];
             *d = p.add ? *d + sum : sum;
         }
+    for (unsigned lane = 0; lane < 32; lane++)
+        sim_registers_written(p.warp * 32 + lane, p.d[lane], sizeof(float[8][4]));
+}
+
+// Lane `lane` has left its registers of the product alone since its fence.
+static inline void ptb_sim_check_lane(const ptb_sim_product &p, unsigned lane)
+{
+    sim_registers_check(p.warp * 32 + lane, p.d[lane], sizeof(float[8][4]), "the sums");
+    if (p.registers[lane])
+        sim_registers_check(p.warp * 32 + lane, p.registers[lane], sizeof(uint32_t[4]), "the left operand");
+}
+
+// The product may be asked for, as far as registers and shared memory go.
+static inline void ptb_sim_check(const ptb_sim_product &p)
+{
+    auto reads = [&](const char *piece, unsigned, unsigned) {
+        sim_product_reads(p.number, piece, 16, false);
+    };
+    for (unsigned lane = 0; lane < 32; lane++)
+        ptb_sim_check_lane(p, lane);
+    for (unsigned row = 0; !p.registers[0] && row < 16; row += 8)
+        ptb_sim_pieces<false>(p.a, p.warp % 4 * 16 + row, 16, reads);
+    for (unsigned column = 0; column < 64; column += 8)
+        p.trans ? ptb_sim_pieces<true>(p.b, column, 64, reads)
+                : ptb_sim_pieces<false>(p.b, column, 64, reads);
 }
 
 struct ptb_sim_asking {
@@ -246,6 +280,8 @@ struct ptb_sim_asking {
         ptb_sim_products *of = ptb_sim_warp_products();
         if (of->count == sizeof of->asked / sizeof *of->asked)
             sim_abort_grid(cudaErrorIllegalInstruction, "wgmma: more products than this device queues");
+        all.number = sim_product_number(all.warp, all.a, all.b, all.add);
+        ptb_sim_check(all);
         of->asked[of->count++] = all;
     }
 };
@@ -253,13 +289,13 @@ struct ptb_sim_asking {
 template <bool TRANS, typename T>
 void ptb_wgmma(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b, bool add, T)
 {
-    ptb_sim_asking mine = {{ptb_sim_compute<T, TRANS>, {d}, {a}, 0, b, add, threadIdx.x / 32, -1}};
+    ptb_sim_asking mine = {{ptb_sim_compute<T, TRANS>, TRANS, {d}, {a}, 0, b, add, threadIdx.x / 32, -1}};
     sim_warp_run(0xffffffffu, ptb_sim_asking::run, &mine);
 }
 
 template <bool TRANS, typename T> void ptb_wgmma(float (&d)[8][4], uint64_t a, uint64_t b, bool add, T)
 {
-    ptb_sim_asking mine = {{ptb_sim_compute<T, TRANS>, {d}, {}, a, b, add, threadIdx.x / 32, -1}};
+    ptb_sim_asking mine = {{ptb_sim_compute<T, TRANS>, TRANS, {d}, {}, a, b, add, threadIdx.x / 32, -1}};
     sim_warp_run(0xffffffffu, ptb_sim_asking::run, &mine);
 }
 
@@ -280,6 +316,8 @@ inline void ptb_sim_order(void *const lanes[])
         const ptb_sim_product &p = of->asked[done];
         if (p.group < 0 || p.group >= of->groups - open)
             break;
+        for (unsigned lane = 0; lane < 32; lane++)
+            ptb_sim_check_lane(p, lane);
         p.compute(p);
     }
     of->count -= done;
@@ -292,7 +330,13 @@ static inline void ptb_wgmma_begin()
     ptb_sim_warp_products()->count = 0;
 }
 
-static inline void ptb_wgmma_fence() {}
+static inline void ptb_wgmma_fence()
+{
+    const ptb_sim_products *of = ptb_sim_warp_products();
+    for (unsigned i = 0; i < of->count; i++)
+        ptb_sim_check_lane(of->asked[i], threadIdx.x % 32);
+    sim_registers_keep();
+}
 
 static inline void ptb_wgmma_commit()
 {
@@ -307,7 +351,10 @@ template <int N> void ptb_wgmma_wait()
 }
 
 static inline void ptb_wgmma_hold(float (&)[8][4]) {}
-static inline void ptb_proxy_fence() {}
+static inline void ptb_proxy_fence()
+{
+    sim_proxy_fence();
+}
 
 #endif
 

@@ -1,5 +1,5 @@
-// Checks of every access of an instrumented kernel (check.hpp). The hooks are those that GCC calls under
-// -fsanitize=thread; its run-time library is not linked.
+// Checks of every access of an instrumented kernel (check.hpp, products.hpp). The hooks are those that GCC
+// calls under -fsanitize=thread; its run-time library is not linked.
 //
 // Global memory: all bytes are of one allocation that is not freed. Shared memory: within what was asked for,
 // and no race: of two accesses by two threads, one of them a write and not both atomic, the later one comes
@@ -7,6 +7,7 @@
 // write, and its reads since the last barrier: all warps, and of the latest warp the lanes.
 #include "tests/simcuda/check.hpp"
 #include "tests/simcuda/fibers.hpp"
+#include "tests/simcuda/products.hpp"
 #include "tests/simcuda/shared.hpp"
 
 #include <algorithm>
@@ -30,6 +31,7 @@ bool sim_checking;
 namespace {
 struct cell {
     uint64_t write_epoch, read_epoch;
+    uint64_t write_clock; // of fences and products (products.hpp)
     uint32_t write_sync, read_sync;
     uint32_t read_warps, read_lanes; // the lanes are of read_warp
     uint16_t write_thread;
@@ -177,6 +179,7 @@ void touch(const sim_check_thread *t, cell *c, uintptr_t address, const variable
         if (c->read_epoch == t->epoch)
             check_readers(t, c, address, of);
         c->write_epoch = t->epoch;
+        c->write_clock = sim_products_clock;
         c->write_sync = t->sync;
         c->write_thread = (uint16_t)t->thread;
         c->write_atomic = atomic;
@@ -249,6 +252,30 @@ void sim_check_access(const void *address, size_t bytes, bool writes, bool atomi
         check_dynamic(&t, at, bytes, writes, atomic);
     else if (local_memory() && at - local_memory() < local_bytes + BEHIND_BYTES && !variables.empty())
         check_static(&t, at, bytes, writes, atomic);
+}
+
+void sim_product_reads(uint64_t number, const void *shared, size_t bytes, bool computed)
+{
+    sim_check_thread t;
+    if (!sim_checking || !sim_check_running(&t))
+        return;
+    const uintptr_t at = (uintptr_t)shared;
+    if (!computed)
+        check_dynamic(&t, at, bytes, false, false);
+    for (uintptr_t byte = at; byte < at + bytes; byte++) {
+        const cell *c = &dynamic_cells[byte - t.shared];
+        if (c->write_epoch < t.begun)
+            continue;
+        const char *wrong = c->write_clock >= number ? "while the product is computed, before a wait for it"
+                            : !computed && sim_products_fenced(c->write_thread, t.epoch) <= c->write_clock
+                                ? "without fence.proxy.async and then a barrier after that"
+                                : NULL;
+        if (wrong)
+            sim_abort_grid(cudaErrorLaunchFailure,
+                           "wgmma: a product reads byte %" PRIuPTR " of dynamic shared memory, which thread "
+                           "%u has written %s",
+                           byte - t.dynamic, c->write_thread, wrong);
+    }
 }
 
 #ifndef __SANITIZE_THREAD__

@@ -3,6 +3,7 @@
 #include "tests/simcuda/fibers.hpp"
 #include "tests/simcuda/check.hpp"
 #include "tests/simcuda/context.hpp"
+#include "tests/simcuda/products.hpp"
 #include "tests/simcuda/sanitize.hpp"
 #include "tests/simcuda/sim.hpp"
 
@@ -76,7 +77,7 @@ struct executor {
     std::vector<fiber *> idle, all;
     std::vector<pending> copies;
     bool copies_used, reverse;
-    uint64_t epoch; // changes at each barrier and block
+    uint64_t epoch, begun; // changes at each barrier and block; what it was when the block began
     sim_context main;
     cudaError_t error;
     unsigned char *shared; // SHARED_BYTES, then a guard page
@@ -104,7 +105,7 @@ void begin_block(executor *e)
     e->live = e->threads;
     e->waiting = 0;
     e->votes = 0;
-    e->epoch = epochs.fetch_add(1, std::memory_order_relaxed) + 1;
+    e->epoch = e->begun = epochs.fetch_add(1, std::memory_order_relaxed) + 1;
     e->ready = 0;
     for (unsigned w = 0; w < e->warps; w++) {
         const unsigned lanes = e->threads - w * SIM_WARP;
@@ -278,6 +279,7 @@ __attribute__((noinline)) bool after_thread(fiber *f)
     leave(e, ended);
     unsigned next = e->reverse ? e->threads - 1 : 0;
     if (!e->live) {
+        sim_products_end();
         if (++e->block == e->blocks) {
             e->idle.push_back(f);
             sim_context_switch(&f->context, &e->main);
@@ -486,6 +488,8 @@ bool sim_check_running(sim_check_thread *thread)
     const warp *of = &e->warp_of[e->current->thread / SIM_WARP];
     thread->thread = e->current->thread;
     thread->epoch = e->epoch;
+    thread->begun = e->begun;
+    thread->stack_end = (uintptr_t)e->current->stack + STACK_BYTES;
     thread->sync = of->syncs;
     thread->masks = of->synced;
     thread->shared = (uintptr_t)e->shared;

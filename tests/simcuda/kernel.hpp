@@ -11,6 +11,7 @@
 
 #include "tests/simcuda/fibers.hpp"
 #include "tests/simcuda/intrinsics.hpp"
+#include "tests/simcuda/products.hpp"
 #include "tests/simcuda/warp.hpp"
 #include "tests/simcuda/atomics.hpp"
 #include "tests/simcuda/launch.hpp"

@@ -1,6 +1,6 @@
 // The checks of every access: planted errors are found, and correct kernels are let through. This file is
 // compiled with the compiler's instrumentation.
-#include "core/cuda_kernel.cuh"
+#include "strategies/transformer/kernels_cuda_wgmma.cuh"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +9,7 @@ extern "C" {
 #include <cmocka.h>
 }
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -108,6 +109,75 @@ __global__ void counts_plainly(int *out)
     out[threadIdx.x] = count;
 }
 
+// A product of a group of warps whose right operand was copied in the background. Planted: what goes wrong.
+enum {
+    CORRECT,
+    NO_PROXY_FENCE,
+    PROXY_FENCE_BEFORE_WAIT,
+    PROXY_FENCE_BEHIND_BARRIER,
+    STORE_BEHIND_PROXY_FENCE,
+    OPERAND_IN_FLIGHT,
+    NO_FENCE,
+    SUMS_BEHIND_FENCE,
+    LEFT_BEHIND_FENCE,
+    SUMS_IN_FLIGHT,
+    LEFT_IN_FLIGHT,
+    SUMS_BETWEEN,
+    WARP_LEAVES_OUT,
+    WARP_DIFFERS
+};
+template <int PLANTED> __global__ void multiplies(float *out, const uint32_t *in)
+{
+    PTB_DYNAMIC_SHARED(__nv_bfloat16, shared);
+    __nv_bfloat16 *tile = ptb_wgmma_align(shared); // [64, 64]
+    const int t = (int)threadIdx.x;
+    for (int i = t; i < 64 * 8; i += 128)
+        ptb_copy_async(tile + i * 8, in + i * 4, true);
+    ptb_copy_commit();
+    if (PLANTED == PROXY_FENCE_BEFORE_WAIT)
+        ptb_proxy_fence();
+    ptb_copy_wait<0>();
+    if (PLANTED != PROXY_FENCE_BEFORE_WAIT && PLANTED != PROXY_FENCE_BEHIND_BARRIER &&
+        PLANTED != NO_PROXY_FENCE)
+        ptb_proxy_fence();
+    if (PLANTED == STORE_BEHIND_PROXY_FENCE && t == 70)
+        tile[t * 8] = __nv_bfloat16(1.0f);
+    __syncthreads();
+    if (PLANTED == PROXY_FENCE_BEHIND_BARRIER)
+        ptb_proxy_fence();
+    float d[8][4] = {}, other[8][4] = {};
+    uint32_t left[4] = {in[t], in[t + 1], in[t + 2], in[t + 3]};
+    const uint64_t right =
+        ptb_wgmma_at(ptb_wgmma_row<true>(tile, 0), PLANTED == WARP_DIFFERS && t < 32 ? 1024 : 0);
+    if (PLANTED != NO_FENCE)
+        ptb_wgmma_fence();
+    if (PLANTED == SUMS_BEHIND_FENCE && t == 70)
+        d[3][1]++;
+    if (PLANTED == LEFT_BEHIND_FENCE && t == 70)
+        left[2]++;
+    ptb_wgmma<true>(d, left, right, true, __nv_bfloat16());
+    if (PLANTED == SUMS_BETWEEN && t == 70)
+        other[7][3]++;
+    if (PLANTED != WARP_LEAVES_OUT || t / 32 != 2)
+        ptb_wgmma<true>(other, left, right, true, __nv_bfloat16());
+    ptb_wgmma_commit();
+    if (PLANTED == SUMS_IN_FLIGHT && t == 70)
+        d[0][0]++;
+    if (PLANTED == LEFT_IN_FLIGHT && t == 70)
+        left[0]++;
+    if (PLANTED == OPERAND_IN_FLIGHT) {
+        __syncthreads();
+        tile[t * 8] = __nv_bfloat16(1.0f);
+    }
+    ptb_wgmma_wait<0>();
+    out[t] = d[0][0] + other[0][0];
+    ptb_wgmma_fence(); // the sums were read, and the next products follow those that were waited for
+    ptb_wgmma<true>(d, left, right, true, __nv_bfloat16());
+    ptb_wgmma_commit();
+    ptb_wgmma_wait<0>();
+    out[t] += d[0][0];
+}
+
 namespace {
 float *zeros(size_t count)
 {
@@ -120,12 +190,16 @@ float *zeros(size_t count)
 typedef cudaError_t scenario(void);
 enum { FINE, RACE = 90, ILLEGAL, MISALIGNED };
 
-// What became of a scenario, which runs in a process of its own.
-int run(scenario *of)
+// What became of a scenario, which runs in a process of its own. says: what must be told of it, if not NULL.
+int run(scenario *of, const char *says = NULL)
 {
+    FILE *told = tmpfile();
+    assert_non_null(told);
     const pid_t child = fork();
     if (child == 0) {
         alarm(120);
+        if (says)
+            dup2(fileno(told), STDERR_FILENO);
         const cudaError_t launched = of();
         const cudaError_t ran = cudaStreamSynchronize(NULL);
         _exit(launched                            ? 101
@@ -137,6 +211,12 @@ int run(scenario *of)
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
+    char text[1024] = "";
+    rewind(told);
+    text[fread(text, 1, sizeof text - 1, told)] = 0;
+    fclose(told);
+    if (says && !strstr(text, says))
+        fail_msg("\"%s\" is not in: %s", says, text);
     return WEXITSTATUS(status);
 }
 template <int LEFT_OUT> cudaError_t sum(void)
@@ -182,6 +262,11 @@ cudaError_t count_plainly(void)
 {
     return PTB_LAUNCH(counts_plainly, 1, 64, 0, NULL, (int *)zeros(64));
 }
+template <int PLANTED> cudaError_t multiply(void)
+{
+    return PTB_LAUNCH((multiplies<PLANTED>), 2, 128, 64 * 128 + PTB_WGMMA_ALIGNMENT, NULL, zeros(128),
+                      (const uint32_t *)zeros(64 * 64));
+}
 } // namespace
 
 static void races(void **)
@@ -216,8 +301,29 @@ static void bounds(void **)
     assert_int_equal(run(static_write<-1>), ILLEGAL);
 }
 
+static void products(void **)
+{
+    const char *proxy = "without fence.proxy.async and then a barrier", *in_flight = "before a wait for it",
+               *sums = "thread 70 has written the sums", *left = "thread 70 has written the left operand";
+    assert_int_equal(run(multiply<CORRECT>), FINE);
+    assert_int_equal(run(multiply<NO_PROXY_FENCE>, proxy), RACE);
+    assert_int_equal(run(multiply<PROXY_FENCE_BEFORE_WAIT>, proxy), RACE);
+    assert_int_equal(run(multiply<PROXY_FENCE_BEHIND_BARRIER>, proxy), RACE);
+    assert_int_equal(run(multiply<STORE_BEHIND_PROXY_FENCE>, proxy), RACE);
+    assert_int_equal(run(multiply<OPERAND_IN_FLIGHT>, in_flight), RACE);
+    assert_int_equal(run(multiply<NO_FENCE>, "without a wgmma.fence"), RACE);
+    assert_int_equal(run(multiply<SUMS_BEHIND_FENCE>, sums), RACE);
+    assert_int_equal(run(multiply<LEFT_BEHIND_FENCE>, left), RACE);
+    assert_int_equal(run(multiply<SUMS_IN_FLIGHT>, sums), RACE);
+    assert_int_equal(run(multiply<LEFT_IN_FLIGHT>, left), RACE);
+    assert_int_equal(run(multiply<SUMS_BETWEEN>, sums), RACE);
+    assert_int_equal(run(multiply<WARP_LEAVES_OUT>, "another one of its group for"), RACE);
+    assert_int_equal(run(multiply<WARP_DIFFERS>, "ask for different products"), RACE);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(races), cmocka_unit_test(bounds)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(races), cmocka_unit_test(bounds),
+                                       cmocka_unit_test(products)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
