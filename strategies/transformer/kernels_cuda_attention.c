@@ -74,6 +74,15 @@ static ptb_status check(const ptb_attention_shape *s, const ptb_cuda_attention_s
                   s->batch, s->heads, s->query_length, s->key_length, GRID_MAX, LENGTH_MAX);
         return PTB_UNSUPPORTED;
     }
+    // Blocks of the kernels for attention are of 64 rows or more, those of attention_rows of 32.
+    size_t rows = s->query_length > s->key_length ? s->query_length : s->key_length;
+    if (s->batch * s->heads > (size_t)INT_MAX * 32 / (rows + 32)) {
+        ptb_error(
+            "attention on cuda: batch %zu x %zu heads x %zu rows are more than a grid has blocks for (at "
+            "most %zu): use smaller micro-batches",
+            s->batch, s->heads, rows, (size_t)INT_MAX * 32);
+        return PTB_UNSUPPORTED;
+    }
     if (ptb_cuda_attention_plain(s->type, s->head_width) || s->head_width <= 128)
         return PTB_OK;
     if (state->shared_bytes < PTB_CUDA_ATTENTION_SHARED) {

@@ -192,9 +192,6 @@ __global__ void __launch_bounds__(WARPS * 32, WIDTH <= 128 ? 2 : 1)
         b = of.line / kv_heads;
     int row = first + (int)threadIdx.x / 32 * TILES * 16;
     int64_t at = ((int64_t)b * c.key_length + first) * c.key_stride + head * c.width;
-    attention_fetch<ROWS, WIDTH, THREADS>(c, keys, key + at, c.key_stride, c.key_length - first);
-    if (KEY)
-        attention_fetch<ROWS, WIDTH, THREADS>(c, values, value + at, c.key_stride, c.key_length - first);
     // Under a causal mask row i sees these keys from i + shift >= first on.
     int begin = c.causal ? attention_clamp(first - c.shift, c.query_length) / QUERIES : 0;
     int end = (c.query_length + QUERIES - 1) / QUERIES, heads = (head + 1) * c.group;
@@ -202,8 +199,12 @@ __global__ void __launch_bounds__(WARPS * 32, WIDTH <= 128 ? 2 : 1)
     key_place place = key_settle<QUERIES>(c, b, begin, end, heads, last_key, {head * c.group, begin});
     key_rows<WIDTH, TILES, KEY, VALUE> r;
     memset(&r, 0, sizeof r);
-    if (place.head < heads)
+    if (place.head < heads) { // else nobody waits for copies
+        attention_fetch<ROWS, WIDTH, THREADS>(c, keys, key + at, c.key_stride, c.key_length - first);
+        if (KEY)
+            attention_fetch<ROWS, WIDTH, THREADS>(c, values, value + at, c.key_stride, c.key_length - first);
         key_fetch<T, WIDTH, QUERIES, THREADS, DROP>(c, query, d_out, rows, b, place, stages);
+    }
     for (int turn = 0; place.head < heads; turn ^= 1) {
         key_place next =
             key_settle<QUERIES>(c, b, begin, end, heads, last_key, {place.head, place.block + 1});
@@ -298,8 +299,6 @@ __global__ void __launch_bounds__(GROUPS * 128, 1)
     int own = first + group_uniform((int)threadIdx.x / 128) * 64;
     int row = first + group_uniform((int)threadIdx.x / 32) * 16;
     int64_t at = ((int64_t)b * c.key_length + first) * c.key_stride + head * c.width;
-    group_fetch<ROWS, WIDTH, THREADS>(c, keys, key + at, c.key_stride, c.key_length - first);
-    group_fetch<ROWS, WIDTH, THREADS>(c, values, value + at, c.key_stride, c.key_length - first);
     int begin = c.causal ? attention_clamp(first - c.shift, c.query_length) / QUERIES : 0;
     int end = (c.query_length + QUERIES - 1) / QUERIES, heads = (head + 1) * c.group;
     int last_key = min(first + ROWS, c.key_length) - 1;
@@ -307,8 +306,11 @@ __global__ void __launch_bounds__(GROUPS * 128, 1)
     key_rows<WIDTH, 1, true, true> r;
     uint32_t left[2][4][4]; // probabilities and gradients of scores as left operands
     memset(&r, 0, sizeof r);
-    if (place.head < heads)
+    if (place.head < heads) {
+        group_fetch<ROWS, WIDTH, THREADS>(c, keys, key + at, c.key_stride, c.key_length - first);
+        group_fetch<ROWS, WIDTH, THREADS>(c, values, value + at, c.key_stride, c.key_length - first);
         key_group_fetch<T, WIDTH, QUERIES, THREADS>(c, query, d_out, rows, b, place, stages);
+    }
     for (int turn = 0; place.head < heads; turn ^= 1) {
         key_place next =
             key_settle<QUERIES>(c, b, begin, end, heads, last_key, {place.head, place.block + 1});
@@ -327,7 +329,6 @@ __global__ void __launch_bounds__(GROUPS * 128, 1)
         group_hold<WIDTH>(r.d_key);
         place = next;
     }
-    ptb_copy_wait<0>(); // of keys and values that nobody looked at
     key_store<T, WIDTH, 1>(c, r.d_key, c.scale, d_key, b, head, row, accumulate);
     key_store<T, WIDTH, 1>(c, r.d_value, 1, d_value, b, head, row, accumulate);
 #else

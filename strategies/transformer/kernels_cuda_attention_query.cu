@@ -131,18 +131,18 @@ __global__ void __launch_bounds__(WARPS * 32, WIDTH <= 128 ? 2 : 1)
     key += (int64_t)b * c.key_length * c.key_stride + h / c.group * c.width;
     value += (int64_t)b * c.key_length * c.key_stride + h / c.group * c.width;
     uint32_t column = (uint32_t)(c.draw_column + (uint64_t)h * c.draw_rows);
-    attention_fetch<ROWS, WIDTH, THREADS>(c, queries, query, c.query_stride, c.query_length - first);
-    attention_fetch<ROWS, WIDTH, THREADS>(c, d_outs, d_out, c.out_stride, c.query_length - first);
-    ptb_copy_commit();
     const attention_view all = attention_look(c, b, first, ROWS);
     const attention_view view = attention_look(c, b, row, TILES * 16); // of this warp
     int step = all.any_low / KEYS, end = (all.any_high + KEYS - 1) / KEYS;
-    if (step < end)
+    if (step < end) { // else nobody waits for copies
+        attention_fetch<ROWS, WIDTH, THREADS>(c, queries, query, c.query_stride, c.query_length - first);
+        attention_fetch<ROWS, WIDTH, THREADS>(c, d_outs, d_out, c.out_stride, c.query_length - first);
         query_fetch<T, WIDTH, KEYS, THREADS>(c, key, value, step, stages);
+    }
     query_rows<WIDTH, TILES> r;
     query_begin<WIDTH, TILES>(c, rows, b, h, row, DROP, r);
     uint32_t left[2][TILES][WIDTH / 16][4]; // of query and d_out
-    if (HELD) {
+    if (HELD && step < end) {
         ptb_copy_wait<0>();
         __syncthreads();
         load_left<WIDTH, TILES>(left[0], queries, own);

@@ -258,6 +258,8 @@ void leave(executor *e, unsigned thread)
 {
     const unsigned w = thread / SIM_WARP;
     warp *of = &e->warp_of[w];
+    if (e->copies_used && !e->copies[thread].copies.empty())
+        sim_abort_grid(cudaErrorLaunchFailure, "the thread ends before copies (cp.async) that it has begun");
     of->live &= ~(1u << thread % SIM_WARP);
     e->fiber_of[thread] = NULL;
     e->live--;

@@ -41,7 +41,8 @@ void sim_warp_sync(uint32_t mask); // __syncwarp
 uint32_t sim_warp_live(void);      // lanes of this warp that have not ended
 unsigned sim_lane(void);
 // cp.async: the copies of a thread happen when it waits for them and not before, so that a missing wait
-// shows. shared, global: aligned to `bytes` (4, 8 or 16); the bytes from `valid` on become 0.
+// shows; a thread that ends before it has waited for all of them is an error (a wait is for those committed).
+// shared, global: aligned to `bytes` (4, 8 or 16); the bytes from `valid` on become 0.
 void sim_async_copy(void *shared, const void *global, unsigned bytes, unsigned valid);
 void sim_async_commit(void);
 void sim_async_wait(unsigned groups); // until at most so many of the latest groups are open

@@ -59,6 +59,16 @@ template <bool WAITS, bool BARRIER> __global__ void transposed(__nv_bfloat16 *ou
         sim_async_wait(0);
 }
 
+// A wait is for copies that were committed.
+template <bool COMMITS> __global__ void leaves_copies(const float4 *in)
+{
+    PTB_DYNAMIC_SHARED(float4, shared);
+    sim_async_copy(shared + threadIdx.x, in + threadIdx.x, 16, 16);
+    if (COMMITS)
+        sim_async_commit();
+    sim_async_wait(0);
+}
+
 __global__ void writes_global(float *to, long at)
 {
     to[at] = 1;
@@ -228,6 +238,10 @@ template <bool WAITS, bool BARRIER> cudaError_t transpose(void)
     return PTB_LAUNCH((transposed<WAITS, BARRIER>), 1, 64, 128, NULL, (__nv_bfloat16 *)zeros(32),
                       (const __nv_bfloat16 *)zeros(32));
 }
+template <bool COMMITS> cudaError_t leave_copies(void)
+{
+    return PTB_LAUNCH((leaves_copies<COMMITS>), 2, 64, 1024, NULL, (const float4 *)zeros(256));
+}
 template <int AT> cudaError_t global_write(void)
 {
     return PTB_LAUNCH(writes_global, 1, 1, 0, NULL, zeros(10), AT);
@@ -279,6 +293,8 @@ static void races(void **)
     assert_int_equal(run(transpose<true, true>), FINE);
     assert_int_equal(run(transpose<true, false>), RACE);
     assert_int_equal(run(transpose<false, true>), RACE);
+    assert_int_equal(run(leave_copies<true>), FINE);
+    assert_int_equal(run(leave_copies<false>, "ends before copies"), RACE);
     assert_int_equal(run(count), FINE);
     assert_int_equal(run(count_plainly), RACE);
 }

@@ -158,6 +158,21 @@ static void test_offsets(void **state)
         }
 }
 
+// Blocks of keys that no query sees, and of queries that see nothing.
+static void test_nothing_seen(void **state)
+{
+    static const size_t widths[] = {24, 72};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        ptb_attention_shape s = plain(1, widths[i], 128);
+        s.key_length = 200;
+        check_types(*state, s);
+        s.query_offset = 64;
+        s.key_offset = 128;
+        s.total_length = 400;
+        check_types(*state, s);
+    }
+}
+
 // Documents of random lengths from position `offset` on; `step` is their mean length.
 static void documents(int32_t *start, size_t batch, size_t length, int32_t offset, size_t step)
 {
@@ -436,6 +451,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_lengths, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_groups, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_offsets, kernels_setup, kernels_teardown),
+        cmocka_unit_test_setup_teardown(test_nothing_seen, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_documents, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_unordered_starts, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_dropout, kernels_setup, kernels_teardown),
