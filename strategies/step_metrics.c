@@ -14,7 +14,7 @@
 // FLOP/s of all ranks' matrix products.
 typedef struct {
     bool is_given;
-    double products;  // measured now, with the step's type and threads, or given; NAN: no memory for it
+    double products;  // measured now, with the step's type and threads, or given; NAN: cannot be
     double datasheet; // NAN: some rank's device is in no table
 } peaks;
 
@@ -35,7 +35,8 @@ static ptb_status find_peaks(ptb_trainer *t, double asked, peaks *sum)
         if (status == PTB_OK)
             status = c->kernels->matmul_peak(t->compute, c->type, c->threads, &mine.products);
     }
-    if (status == PTB_NO_MEMORY) { // none is left beside the model; the steps are timed all the same
+    // No memory beside the model, or no such product: the steps are timed all the same.
+    if (status == PTB_NO_MEMORY || status == PTB_UNSUPPORTED) {
         mine.products = NAN;
         status = PTB_OK;
     }

@@ -94,6 +94,8 @@ for full in 17 18 19 20 21 22; do
 done
 expect 0 'say --peak' '1 case measured \(0 wrong\)'
 "$PTBENCH" show --db "$work/x.db" last >"$work/out" 2>"$work/err" || fail "what was measured cannot be shown"
+small lt_none=1 # nor is there a library to measure one with
+expect 0 'cuBLASLt has no algorithm' '1 case measured \(0 wrong\)'
 
 # A dry run knows the memory of the GPU.
 PTB_SIM=devices=2,memory=64 "$PTBENCH" run all_reduce --comm nccl --np 2 --bytes 4K,64M --place out --dry-run >"$work/err"
