@@ -29,7 +29,8 @@ PYTHON
 
 # ---- one host with NVSwitch
 "$PTB_SOURCE/tests/simcuda/make_sysfs.sh" "$machines/nvswitch.ini" "$folder/sys"
-export PTB_SYSFS=$folder/sys PTB_SIM=devices=8,machine=$machines/nvswitch.ini
+# What was to go over the links follows from what NCCL tells that it ran; not every version tells.
+export PTB_SYSFS=$folder/sys PTB_SIM=nccl_version=22809,devices=8,machine=$machines/nvswitch.ini
 try 0 "$PTBENCH" run all_reduce --np 8 --comm nccl --algo ring,tree,nvls --bytes 4M "${few[@]}" --db one.db
 for bench in all_gather reduce_scatter all_to_all broadcast gather; do
     try 0 "$PTBENCH" run $bench --np 8 --comm nccl --bytes 4M "${few[@]}" --db one.db
@@ -81,7 +82,7 @@ has page/index.html "Expected: a GPU moves 1.75 S over 18 NVLinks 4.0 x 25 GB/s"
 
 # ---- without counters, without links: said once, nothing stored
 { cat "$machines/nvswitch.ini"; echo "no_counters = 1"; } >blind.ini
-PTB_SIM=devices=8,machine=$folder/blind.ini try 0 "$PTBENCH" run all_reduce --np 2 --comm nccl --bytes 1M,2M "${few[@]}" --db blind.db
+PTB_SIM=nccl_version=22809,devices=8,machine=$folder/blind.ini try 0 "$PTBENCH" run all_reduce --np 2 --comm nccl --bytes 1M,2M "${few[@]}" --db blind.db
 [ "$(grep -c "not all links can be counted" err)" = 1 ] || fail "not said once: $(cat err)"
 has err "rank 0 on $(hostname): 18 of 18 NVLinks have no counters that NVML gives to this user"
 what_is blind.db '
@@ -91,7 +92,7 @@ for facts, metrics in cases.values():
     assert facts["not_counted"].startswith("rank 0: 18 of 18 NVLinks"), facts
     near(metrics["expected"], 450, 1e-9)
 '
-PTB_SIM=devices=4,machine=$machines/pcie.ini try 0 "$PTBENCH" run all_reduce --np 2 --comm nccl --algo ring --bytes 1M "${few[@]}" --db pcie.db
+PTB_SIM=nccl_version=22809,devices=4,machine=$machines/pcie.ini try 0 "$PTBENCH" run all_reduce --np 2 --comm nccl --algo ring --bytes 1M "${few[@]}" --db pcie.db
 has err "has no NVLink that is up"
 what_is pcie.db '
 facts, metrics = of("all_reduce")
@@ -100,7 +101,7 @@ near(metrics["expected"], 31.508, 0.001)
 '
 # A link that is down takes its part of the peak, for all.
 { cat "$machines/nvswitch.ini"; echo "gpu1.dead_link = 5"; } >dead.ini
-PTB_SIM=devices=8,machine=$folder/dead.ini try 0 "$PTBENCH" run all_reduce --np 2 --comm nccl --algo ring --bytes 1M "${few[@]}" --db dead.db
+PTB_SIM=nccl_version=22809,devices=8,machine=$folder/dead.ini try 0 "$PTBENCH" run all_reduce --np 2 --comm nccl --algo ring --bytes 1M "${few[@]}" --db dead.db
 what_is dead.db '
 facts, metrics = of("all_reduce")
 near(metrics["expected"], 425, 1e-9)
@@ -110,7 +111,7 @@ assert facts["nvlinks"].startswith("35; "), facts
 
 # ---- NVLinks from GPU to GPU, four between some two, one between others
 of_direct() {
-    PTB_SIM=devices=4,machine=$machines/direct.ini try 0 "$PTBENCH" run "$@" --np 4 -n 2 -w 1 --mode latency --db direct.db
+    PTB_SIM=nccl_version=22809,devices=4,machine=$machines/direct.ini try 0 "$PTBENCH" run "$@" --np 4 -n 2 -w 1 --mode latency --db direct.db
 }
 of_direct all_reduce --comm nccl --algo ring,tree,nvls --bytes 4M --place out
 of_direct all_to_all --comm nccl --bytes 4M --place out
@@ -136,7 +137,7 @@ assert facts["expected_how"] == "unknown: it goes through an NVSwitch, which the
 direct() { # MACHINE-LINE... : two ranks on GPUs 0 and 2
     { cat "$machines/direct.ini"; printf '%s\n' "$@"; } >changed.ini
     rm -f changed.db
-    CUDA_VISIBLE_DEVICES=0,2 PTB_SIM=devices=4,machine=$folder/changed.ini try 0 "$PTBENCH" run all_reduce --np 2 --comm nccl \
+    CUDA_VISIBLE_DEVICES=0,2 PTB_SIM=nccl_version=22809,devices=4,machine=$folder/changed.ini try 0 "$PTBENCH" run all_reduce --np 2 --comm nccl \
         --algo ring --bytes 1M "${few[@]}" --db changed.db
 }
 direct "gpu0.peers = 2 1 2 1 2 3" "gpu2.peers = 3 3 0 0 0 1" "gpu2.dead_link = 3"
@@ -168,7 +169,7 @@ done
 cat >ranked <<END
 #!/bin/sh
 name=\$(hostname)
-export PTB_SYSFS=$folder/sys-\$name PTB_SIM=devices=8,machine=$machines/rails.ini
+export PTB_SYSFS=$folder/sys-\$name PTB_SIM=nccl_version=22809,devices=8,machine=$machines/rails.ini
 [ "\$name" = h1 ] && PTB_SIM=\$PTB_SIM\$FAULT_h1
 exec "\$@"
 END

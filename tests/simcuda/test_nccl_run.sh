@@ -2,7 +2,7 @@
 # `ptbench run` with the communicator nccl on simulated GPUs: devices and communicators that go together, what the tables
 # say of what ran, graphs, and the outcome of a failing NCCL.
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
-export PTB_SIM=devices=8
+export PTB_SIM=devices=8,nccl_version=22809 # not every version tells what it ran
 db=(--db "$folder/runs.db")
 short=(-n 6 -w 1 --place out --share-gpu)
 
@@ -48,7 +48,7 @@ try 2 "$PTBENCH" run all_reduce --np 2 --comm nccl --algo rign --bytes 4K "${sho
 has err "no chosen communicator has an algorithm 'rign'"
 
 # Events of NCCL's inside that end long after the step are counted and said; the breakdown does not need them.
-PTB_SIM=devices=8,nccl_slow_proxy=300 try 0 "$PTBENCH" run step --device cuda --np 2 --layers 1 --hidden 64 --heads 2 \
+PTB_SIM=devices=8,nccl_version=22809,nccl_slow_proxy=300 try 0 "$PTBENCH" run step --device cuda --np 2 --layers 1 --hidden 64 --heads 2 \
     --sequence 32 --vocab 256 --max-time 100ms --share-gpu "${db[@]}"
 has err "events of NCCL's inside: 0 did not fit, "
 try 0 "$PTBENCH" export last "${db[@]}"
@@ -56,7 +56,7 @@ has_not out '"capture_nccl_late": "0"'
 has out '"capture_nccl_dropped": "0"'
 has out '"capture_dropped": "0"'
 # Two ranks on one GPU, which ptbench allows when asked, and this NCCL does not.
-PTB_SIM=devices=1 try 3 "$PTBENCH" run all_reduce --np 2 --comm nccl --bytes 4K "${short[@]}" "${db[@]}"
+PTB_SIM=devices=1,nccl_version=22809 try 3 "$PTBENCH" run all_reduce --np 2 --comm nccl --bytes 4K "${short[@]}" "${db[@]}"
 has err "ranks 0 and 1 are on one GPU"
 has err "which NCCL does not take"
 PTB_SIM=devices=1 try 0 "$PTBENCH" run all_reduce --np 1 --comm nccl --bytes 4K "${short[@]}" "${db[@]}"

@@ -21,7 +21,7 @@ scenario() {
     fi
 }
 
-scenario 4 choices "" "NCCL has no algorithm 'rign'; did you mean 'ring'"
+scenario 4 choices "nccl_version=22809" "NCCL has no algorithm 'rign'; did you mean 'ring'"
 for version in 22304 22403 22606 22707 22809 23007; do # interfaces 1 to 6
     scenario 2 choices "nccl_version=$version"
     scenario 2 several "nccl_version=$version"
@@ -34,6 +34,6 @@ scenario 2 untold "nccl_version=22809,nccl_kernel=2"
 scenario 2 untold "nccl_version=22907,nccl_kernel=2"
 scenario 2 unconfirmed "nccl_version=22205"
 NCCL_PROFILER_PLUGIN=none scenario 2 unconfirmed ""
-scenario 3 spans "slow_rank=1:2000"
-scenario 2 slow_proxies "nccl_slow_proxy=300"
+scenario 3 spans "nccl_version=22809,slow_rank=1:2000"
+scenario 2 slow_proxies "nccl_version=22809,nccl_slow_proxy=300"
 [ "$failures" = 0 ] || { echo "$failures checks failed"; exit 1; }
