@@ -2,8 +2,8 @@
 # processors alone.
 # ctest: waits 2
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
-plan() { # SUITE RANKS: its plan for simulated machines of so many GPUs
-    PTB_SIM="devices=$2" try 0 "$PTBENCH" run "$1" --dry-run --db none.db
+plan() { # SUITE RANKS: its plan for simulated machines of so many GPUs, of a size that the steps need
+    PTB_SIM="devices=$2,memory=150000" try 0 "$PTBENCH" run "$1" --dry-run --db none.db
     has out "on $2 rank"
     has_not err "nothing of this run is on them"
 }
