@@ -90,7 +90,8 @@ for command in ptbench mpirun; do
     install -m 755 "$source/bench/bundle/launcher.sh" "$root/bin/$command"
 done
 "$program" help --man >"$root/share/man/man1/ptbench.1"
-if [ -f "$source/tests/gpu/run.sh" ]; then install -m 755 "$source/tests/gpu/run.sh" "$root/run-gpu-tests.sh"; fi
+install -m 755 "$source/tests/gpu/run.sh" "$root/run-gpu-tests.sh"
+install -m 644 "$source/tests/gpu/judge.sh" "$root/libexec/gpu-judge.sh"
 cp "$source/LICENSE" "$root/"
 "$program" version >"$root/VERSION"
 tar -C "$work" -czf "$output" "$name"

@@ -49,6 +49,25 @@ echo 2.99 >"$root/ptb/lib/libc/version"
 try 0 "$root/ptb/bin/ptbench" run kernels --kernel norm --np 1 --max-time 50ms --db own.db
 has err "1 case measured (0 wrong)"
 
+# The script that checks GPUs lies in it, finds this program and the script's other half, and says why it can check none.
+[ -x "$root/ptb/run-gpu-tests.sh" ] || fail "there is no run-gpu-tests.sh"
+built=$("$PTBENCH" version | awk '$1 == "gpu" { print $2 }')
+case $built in
+sim) ;; # has GPUs: simcuda.gpu_script
+off)
+    try 3 env -u PTBENCH "$root/ptb/run-gpu-tests.sh" -o checked
+    has err "built without GPU back-ends"
+    ;;
+*)
+    if [ ! -e /dev/nvidia0 ]; then
+        try 3 env -u PTBENCH "$root/ptb/run-gpu-tests.sh" -o checked
+        has err "no GPU can be used: "
+        has checked/summary.txt "driver"
+    fi
+    ;;
+esac
+[ "$built" = sim ] || grep -q "^ptbench 0" checked/parts/version.log || fail "the bundle's program did not run"
+
 # None of NVIDIA's libraries is in that root: the program has started all the same, and says what is missing.
 if "$PTBENCH" version | grep -q '^gpu *cuda'; then
     "${inside[@]}" /ptb/bin/ptbench doctor >out 2>err
