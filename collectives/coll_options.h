@@ -100,7 +100,9 @@ typedef struct {
          .help = "Start each buffer this many elements past an aligned address"},                            \
     {                                                                                                        \
         .name = "register", .letter = 'R', .type = PTB_OPT_BOOL, PTB_COLL_ROW(registered), .def = "yes",     \
-        .help = "Use memory from the communicator (that peers on the host can read); no: private memory"     \
+        .help = "Use memory from the communicator, that peers on the host can read (nccl: symmetric "        \
+                "windows, or only registered where an algorithm or channels are asked for); no: private "    \
+                "memory"                                                                                     \
     }
 
 #define PTB_COLL_OPTS_COMMON                                                                                 \

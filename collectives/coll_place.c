@@ -31,23 +31,25 @@ static void needs(const ptb_bench_run *run, const ptb_coll_point *point, size_t 
         bytes[b] = bytes[b] * element + around;
 }
 
-// Places over which a buffer of this size is staggered (ptb_coll_buffer).
-static size_t stagger_places(size_t bytes)
+// Places over which a buffer of this size is staggered (ptb_coll_buffer) in memory of that device.
+static size_t stagger_places(const char *device, size_t bytes)
 {
-    return bytes >= PTB_COLL_STAGGERS * PTB_COLL_STAGGER_BYTES ? PTB_COLL_STAGGERS : 1;
+    bool is_host = strcmp(device, "host") == 0;
+    return is_host && bytes >= PTB_COLL_STAGGERS * PTB_COLL_STAGGER_BYTES ? PTB_COLL_STAGGERS : 1;
 }
 
-static size_t staggered_bytes(size_t bytes)
+static size_t staggered_bytes(const char *device, size_t bytes)
 {
-    return bytes + (stagger_places(bytes) - 1) * PTB_COLL_STAGGER_BYTES;
+    return bytes + (stagger_places(device, bytes) - 1) * PTB_COLL_STAGGER_BYTES;
 }
 
 // What this case needs: its buffers, and libraries copy up to S bytes into memory of their own.
 static uint64_t total_need(const ptb_bench_run *run, const ptb_coll_point *point)
 {
     size_t bytes[2];
+    const char *device = ptb_coll_place_name(&run->plan, point->comm);
     needs(run, point, bytes);
-    return (uint64_t)staggered_bytes(bytes[0]) + staggered_bytes(bytes[1]) +
+    return (uint64_t)staggered_bytes(device, bytes[0]) + staggered_bytes(device, bytes[1]) +
            (uint64_t)point->count * ptb_dtype_size(point->type);
 }
 
@@ -216,7 +218,8 @@ ptb_status ptb_coll_buffers_use(ptb_bench_run *run, char *reason)
     ptb_coll_buffers *buffers = &run->buffers;
     // A communicator's own memory is that of its own device.
     const char *own = ptb_comm_device(run->comm->ops);
-    bool is_own = strcmp(own, run->device->ops->plugin.name) == 0;
+    const char *device = run->device->ops->plugin.name;
+    bool is_own = strcmp(own, device) == 0;
     ptb_comm *owner = run->plan.registered && is_own ? run->comm : NULL;
     const size_t *capacity = run->place->capacity;
     if (buffers->memory[1] && buffers->owner == owner && buffers->place == run->place)
@@ -226,7 +229,7 @@ ptb_status ptb_coll_buffers_use(ptb_bench_run *run, char *reason)
     buffers->place = run->place;
     ptb_status status = PTB_OK;
     for (int b = 0; b < 2 && status == PTB_OK; b++) {
-        size_t places = stagger_places(capacity[b]), bytes = staggered_bytes(capacity[b]);
+        size_t places = stagger_places(device, capacity[b]), bytes = staggered_bytes(device, capacity[b]);
         buffers->stagger[b] = (size_t)(2 * run->env->world->local_rank + b) % places * PTB_COLL_STAGGER_BYTES;
         status = owner ? owner->ops->alloc(owner, bytes, &buffers->memory[b])
                        : ptb_device_alloc(run->device, PTB_MEMORY_COMMUNICATION, bytes, &buffers->memory[b]);

@@ -168,7 +168,9 @@ static inline bool ptb_coll_is_p2p(const ptb_coll_subject *subject)
 // Where the guard before buffer `which` (0 send or in place, 1 receive) begins. Large buffers of one size are
 // laid out alike in physical memory, and the same element of all of them falls on the same cache sets: 1 MiB
 // at the start of four 64 MiB buffers was summed at less than half the speed of four 1 MiB ones. So buffers
-// from 4 MiB on begin at different places, for every communicator alike.
+// of the host from 4 MiB on begin at different places, for every communicator alike. Those of GPUs begin at
+// the same place on all ranks: within a symmetric window NCCL's kernels take one offset, this rank's, for all
+// peers (comm_nccl_memory.c).
 static inline char *ptb_coll_buffer(const ptb_bench_run *run, int which)
 {
     return (char *)run->buffers.memory[which] + run->buffers.stagger[which];

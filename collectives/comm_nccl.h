@@ -1,7 +1,8 @@
 // What the files of the `nccl` communicator share: comm_nccl.c (the communicator), comm_nccl_api.c (NCCL's
 // functions), comm_nccl_init.c (making and ending NCCL's communicator), comm_nccl_watch.c (calls that do not
 // end), comm_nccl_calls.c (collectives and messages), comm_nccl_choice.c (algorithm, protocol and channels:
-// asked and run), comm_nccl_memory.c (registered buffers). NCCL 2.19 and later. Never run on real hardware.
+// asked and run), comm_nccl_memory.c (registered buffers). NCCL 2.19 and later. Run on one H200, never
+// between several GPUs.
 #ifndef PTB_COLLECTIVES_COMM_NCCL_H
 #define PTB_COLLECTIVES_COMM_NCCL_H
 
@@ -15,24 +16,30 @@
 #include <stdatomic.h>
 
 enum {
-    PTB_NCCL_STREAMS = 8,    // that one communicator is used on
-    PTB_NCCL_CALLS = 32,     // kinds of call whose run is remembered; older ones are forgotten
-    PTB_NCCL_OLDEST = 21900, // NCCL version
-    PTB_NCCL_TELLS = 22300,  // the first that tells what it ran
+    PTB_NCCL_STREAMS = 8, // that one communicator is used on
+    PTB_NCCL_CALLS = 32,  // kinds of call whose run is remembered; older ones are forgotten
+    // Versions of NCCL.
+    PTB_NCCL_OLDEST = 21900,
+    PTB_NCCL_TELLS = 22300,       // the first that tells what it ran,
+    PTB_NCCL_TELLS_CALLS = 22800, // and for which call, whatever ran
+    PTB_NCCL_WINDOWS = 22700,     // that has symmetric windows,
+    PTB_NCCL_WINDOW_SAYS = 22900, // gives none where there is none,
+    PTB_NCCL_ONE_WINDOW = 22900,  // and needs them only for the buffers that peers reach (ncclSymkPickKernel)
 };
 
 // What was asked for: words of NCCL_ALGO and NCCL_PROTO; "" leaves the choice to NCCL.
 typedef struct {
     char name[40]; // as asked: "ring/ll128", "default"
     char algorithm[24], protocol[16];
-    int channels; // 0: NCCL's choice
+    int channels;      // 0: NCCL's choice
+    bool is_symmetric; // "symmetric": the kernels that NCCL runs on windows; it is told nothing
 } ptb_nccl_choice;
 
 typedef struct ptb_nccl_memory {
     void *memory;
     size_t bytes;
     void *registration; // ncclCommRegister; NULL none
-    void *window;       // ncclWindow_t (NCCL 2.27 and later); NULL none
+    void *window;       // ncclWindow_t (NCCL 2.27 and later), on all ranks; NULL none, on none
     struct ptb_nccl_memory *next;
 } ptb_nccl_memory;
 
@@ -121,13 +128,18 @@ bool ptb_nccl_has_algorithm(ptb_coll_kind kind, const char *name);
 int ptb_nccl_algorithm_version(ptb_coll_kind kind, const char *name);
 // USAGE, logged by rank 0, for a name that no collective of NCCL has.
 ptb_status ptb_nccl_choose(const ptb_world *world, const ptb_comm_config *config, ptb_nccl_choice *choice);
+// Whether an algorithm, a protocol or channels of the classic kernels are asked for.
+bool ptb_nccl_is_forced(const ptb_nccl_choice *choice);
 // The environment that NCCL reads when it makes a communicator says this choice from enter to leave.
 void ptb_nccl_environment_enter(const ptb_nccl_choice *choice, int version);
 void ptb_nccl_environment_leave(const ptb_nccl_choice *choice);
 // GPUDirect RDMA on or off: NCCL reads it once a process. UNSUPPORTED, logged, when it is another already.
 ptb_status ptb_nccl_gpu_direct(ptb_gpu_direct wanted);
+// Whether what ran for this call can only have been a kernel on symmetric windows.
+bool ptb_nccl_ran_symmetric(const ptb_comm_nccl *c, const ptb_coll *call, const ptb_nccl_ran *ran);
 // What ran, against what was asked for; why it is not known.
-void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_nccl_ran *ran, ptb_params *facts);
+void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_coll *call, const ptb_nccl_ran *ran,
+                           ptb_params *facts);
 void ptb_nccl_describe_channels(const ptb_nccl_ran *ran, ptb_params *facts); // where they were told
 // Version, plug-ins, environment.
 void ptb_nccl_describe_library(const ptb_comm_nccl *c, ptb_params *facts);
@@ -146,10 +158,14 @@ const char *ptb_nccl_call_name(const ptb_comm_nccl *c, const ptb_coll *call);
 const ptb_nccl_seen *ptb_nccl_find_seen(const ptb_comm_nccl *c, const ptb_coll *call);
 
 // comm_nccl_memory.c
+// As large on all ranks as the one that asks for most. A window where nothing is forced.
 ptb_status ptb_nccl_alloc(ptb_comm *comm, size_t bytes, void **memory);
 void ptb_nccl_free(ptb_comm *comm, void *memory);
-// "symmetric window", "registered" or "private"
-const char *ptb_nccl_buffers(const ptb_comm_nccl *c, const ptb_coll *call);
+// Whether the buffers lie in windows so that NCCL may run a symmetric kernel.
+bool ptb_nccl_on_windows(const ptb_comm_nccl *c, const ptb_coll *call);
+// "symmetric window", "symmetric window asked for" (where NCCL does not tell whether it is one), "registered"
+// or "private"
+const char *ptb_nccl_buffers(const ptb_comm_nccl *c, const ptb_coll *call, bool ran_symmetric);
 void ptb_nccl_memory_release(ptb_comm_nccl *c);
 
 #endif

@@ -435,11 +435,34 @@ static bool probe(ptb_comm_nccl *c, const ptb_coll *call, char *reason)
 #endif
 }
 
+// Whether NCCL has a symmetric kernel for this call (ncclSymkImplemented in src/sym_kernels.cc; averages from
+// 2.30 on); whether it runs it is its own choice.
+static bool has_symmetric(const ptb_comm_nccl *c, const ptb_coll *call, char *reason)
+{
+    bool can_add = call->dtype == PTB_F32 || call->dtype == PTB_F16 || call->dtype == PTB_BF16;
+    bool is_sum = call->op == PTB_SUM || (call->op == PTB_AVG && c->version >= 23000);
+    if (strstr(ptb_nccl_lacks(), "ncclCommWindowRegister"))
+        snprintf(
+            reason, PTB_REASON_BYTES,
+            "this program was built with the header of an NCCL before 2.27, which has no symmetric windows");
+    else if (reduces(call->kind) && !(can_add && is_sum))
+        snprintf(reason, PTB_REASON_BYTES,
+                 "NCCL's symmetric kernels have sums of f32, f16 and bf16 (from 2.30 on averages too)");
+    else if (call->kind != PTB_ALL_REDUCE && !equal_parts(c, call))
+        snprintf(reason, PTB_REASON_BYTES,
+                 "%zu elements do not divide by %d ranks: NCCL then moves each part by itself, which "
+                 "symmetric kernels do not",
+                 call->count, c->comm.size);
+    else
+        return true;
+    return false;
+}
+
 bool ptb_nccl_supports(ptb_comm *comm, const ptb_coll *call, bool in_place, char *reason)
 {
     ptb_comm_nccl *c = (ptb_comm_nccl *)comm;
     int n = comm->size;
-    bool forced = c->choice.algorithm[0] != 0;
+    bool forced = c->choice.algorithm[0] != 0 || c->choice.is_symmetric;
     bool exchanges = call->kind == PTB_ALL_TO_ALL || call->kind == PTB_ALL_TO_ALL_V;
     if (!c->nccl) {
         snprintf(reason, PTB_REASON_BYTES, "NCCL's communicator was aborted");
@@ -471,6 +494,8 @@ bool ptb_nccl_supports(ptb_comm *comm, const ptb_coll *call, bool in_place, char
                  c->version / 100 % 100, c->version % 100);
         return false;
     }
+    if (c->choice.is_symmetric)
+        return call->count == 0 || has_symmetric(c, call, reason);
     bool parts = (call->kind == PTB_ALL_GATHER || call->kind == PTB_REDUCE_SCATTER) && !equal_parts(c, call);
     if (forced && parts && strcmp(c->choice.algorithm, "ring") != 0) {
         snprintf(

@@ -15,9 +15,11 @@
 // tree only. A new algorithm of NCCL is a new word here.
 #define RING_WORDS "ring", "ring/ll", "ring/ll128", "ring/simple"
 #define TREE_WORDS "tree", "tree/ll", "tree/ll128", "tree/simple"
-static const char *const all_reduce_names[] = {RING_WORDS,       TREE_WORDS,      "nvls", "nvls_tree",
-                                               "collnet_direct", "collnet_chain", NULL};
-static const char *const gather_names[] = {RING_WORDS, "nvls", "collnet_direct", "pat", NULL};
+// `symmetric` stands for the kernels on symmetric windows (src/device/symmetric/generate.py), among which
+// NCCL chooses itself.
+static const char *const all_reduce_names[] = {"symmetric", RING_WORDS,       TREE_WORDS,      "nvls",
+                                               "nvls_tree", "collnet_direct", "collnet_chain", NULL};
+static const char *const gather_names[] = {"symmetric", RING_WORDS, "nvls", "collnet_direct", "pat", NULL};
 static const char *const rooted_names[] = {RING_WORDS, NULL};
 static const char *const no_names[] = {NULL};
 
@@ -25,8 +27,9 @@ const char *const *ptb_nccl_algorithms(ptb_coll_kind kind)
 {
     switch (kind) {
     case PTB_ALL_REDUCE:
-    case PTB_BARRIER: // an all-reduce of one element
         return all_reduce_names;
+    case PTB_BARRIER: // an all-reduce of one element, which lies in no window
+        return all_reduce_names + 1;
     case PTB_ALL_GATHER:
     case PTB_REDUCE_SCATTER:
         return gather_names;
@@ -55,7 +58,7 @@ int ptb_nccl_algorithm_version(ptb_coll_kind kind, const char *name)
     // PAT.
     if (gathers && strcmp(name, "pat") == 0)
         return 22400;
-    return PTB_NCCL_OLDEST;
+    return strcmp(name, "symmetric") == 0 ? PTB_NCCL_WINDOWS : PTB_NCCL_OLDEST;
 }
 
 ptb_status ptb_nccl_choose(const ptb_world *world, const ptb_comm_config *config, ptb_nccl_choice *choice)
@@ -78,10 +81,18 @@ ptb_status ptb_nccl_choose(const ptb_world *world, const ptb_comm_config *config
     }
     const char *slash = strchr(name, '/');
     snprintf(choice->name, sizeof choice->name, "%s", name);
+    choice->is_symmetric = strcmp(name, "symmetric") == 0;
+    if (choice->is_symmetric)
+        return PTB_OK;
     snprintf(choice->algorithm, sizeof choice->algorithm, "%.*s",
              (int)(slash ? slash - name : (long)strlen(name)), name);
     snprintf(choice->protocol, sizeof choice->protocol, "%s", slash ? slash + 1 : "");
     return PTB_OK;
+}
+
+bool ptb_nccl_is_forced(const ptb_nccl_choice *choice)
+{
+    return choice->algorithm[0] || choice->protocol[0] || choice->channels;
 }
 
 // ---- the environment
@@ -199,12 +210,14 @@ ptb_status ptb_nccl_gpu_direct(ptb_gpu_direct wanted)
 
 // ---- what ran
 
-static const char *why_unknown(const ptb_comm_nccl *c, const ptb_nccl_ran *ran)
+static const char *why_unknown(const ptb_comm_nccl *c, const ptb_coll *call, const ptb_nccl_ran *ran)
 {
     if (c->version < PTB_NCCL_TELLS)
         return "NCCL before 2.23 cannot tell what it ran";
     if (!c->profiler_is_ours)
         return "NCCL_PROFILER_PLUGIN names another plug-in";
+    if (c->version < PTB_NCCL_TELLS_CALLS && ptb_nccl_on_windows(c, call))
+        return "NCCL 2.27 tells nothing of kernels on windows";
     if (!ran || ran->calls == 0)
         return "NCCL's profiler plug-in told nothing";
     if (c->version >= 23000 && strcmp(ran->function, "Broadcast") == 0)
@@ -222,15 +235,47 @@ void ptb_nccl_describe_channels(const ptb_nccl_ran *ran, ptb_params *facts)
         ptb_params_set(facts, "channels", "%s%d", ran->channels_are_most ? "at most " : "", ran->channels);
 }
 
-void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_nccl_ran *ran, ptb_params *facts)
+static bool is_set(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value && strcmp(value, "0") != 0;
+}
+
+// NCCL tells a profiler of every kernel but those on symmetric windows (ncclSymmetricTaskScheduler takes the
+// operation out of the plan that ncclProfilerStartTaskEvents goes through), from 2.28 on with the call. It
+// tells of the others while the call lasts: only the thread that serves proxies could be later, in a graph,
+// with CUDA_LAUNCH_BLOCKING, or beside graphs, and between GPUs of one host that reach each other there are
+// proxies only for copies by CUDA (NCCL_P2P_USE_CUDA_MEMCPY). Copy engines, of which 2.28 does not tell, it
+// uses for an all-gather where NCCL_CTA_POLICY says so. So what is left is a symmetric kernel.
+bool ptb_nccl_ran_symmetric(const ptb_comm_nccl *c, const ptb_coll *call, const ptb_nccl_ran *ran)
+{
+    bool is_untold = ran && ran->calls > 0 && ran->collectives == 0 && ran->messages == 0;
+    bool has_kernels =
+        is_untold && (strcmp(ran->function, "AllReduce") == 0 || strcmp(ran->function, "AllGather") == 0 ||
+                      strcmp(ran->function, "ReduceScatter") == 0);
+    bool may_be_late = is_set("CUDA_LAUNCH_BLOCKING") || is_set("NCCL_P2P_USE_CUDA_MEMCPY");
+    bool may_copy = c->version < 22900 && call->kind == PTB_ALL_GATHER && is_set("NCCL_CTA_POLICY");
+    return has_kernels && !ran->is_captured && c->version >= PTB_NCCL_TELLS_CALLS && c->profiler_is_ours &&
+           c->comm.size > 1 && c->comm.world->hosts == 1 && !may_be_late && !may_copy &&
+           ptb_nccl_on_windows(c, call);
+}
+
+void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_coll *call, const ptb_nccl_ran *ran,
+                           ptb_params *facts)
 {
     const ptb_nccl_choice *asked = &c->choice;
     if (c->comm.size == 1) {
         ptb_params_set(facts, "algorithm", "none (one rank: a copy)");
         return;
     }
+    if (ptb_nccl_ran_symmetric(c, call, ran)) {
+        ptb_params_set(facts, "algorithm", "symmetric");
+        ptb_params_set(facts, "algorithm_from",
+                       "concluded: on windows, and NCCL told of the call, not of a kernel");
+        return;
+    }
     if (!ran || (ran->collectives == 0 && ran->messages == 0)) {
-        ptb_params_set(facts, "algorithm", "%s (not confirmed: %s)", asked->name, why_unknown(c, ran));
+        ptb_params_set(facts, "algorithm", "%s (not confirmed: %s)", asked->name, why_unknown(c, call, ran));
         return;
     }
     ptb_nccl_describe_channels(ran, facts);
@@ -238,7 +283,8 @@ void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_nccl_ran *ran, ptb_
         ptb_params_set(facts, "algorithm", "none (sends and receives)");
         return;
     }
-    bool other = asked->algorithm[0] && (strcmp(asked->algorithm, ran->algorithm) != 0 || ran->mixed);
+    bool other = asked->is_symmetric ||
+                 (asked->algorithm[0] && (strcmp(asked->algorithm, ran->algorithm) != 0 || ran->mixed));
     bool other_protocol = asked->protocol[0] && (strcmp(asked->protocol, ran->protocol) != 0 || ran->mixed);
     if (other || other_protocol || !asked->algorithm[0])
         ptb_params_set(facts, "algorithm", "%s%s", ran->algorithm, ran->mixed ? " and others" : "");

@@ -166,6 +166,27 @@ static void nvls(const ptb_traffic_call *call, const layout *l, ptb_traffic *t)
         nvls_between(call, l, t);
 }
 
+// Whichever kernel runs, the GPU that moves most moves at least this.
+static void symmetric(const ptb_traffic_call *call, const layout *l, ptb_traffic *t)
+{
+    double s = call->bytes, n = l->ranks;
+    bool is_reduction = call->kind == PTB_ALL_REDUCE;
+    if (l->hosts > 1 || (!is_reduction && call->kind != PTB_ALL_GATHER && call->kind != PTB_REDUCE_SCATTER)) {
+        ptb_traffic_unknown(t, "what symmetric kernels send for %s on %d hosts", ptb_coll_name(call->kind),
+                            l->hosts);
+        return;
+    }
+    t->near = PTB_NEAR_EACH; // without a switch; with one it may be less
+    t->near_part = (is_reduction ? 2 : 1) * s / n;
+    t->gpu_most = is_reduction ? fmin(2 * (n - 1), n + 1) / n * s : (n - 1) / n * s;
+    t->host_most = t->slot_most = 0;
+    t->is_bound = true;
+    t->near_bytes = NAN;
+    t->far_bytes = 0;
+    snprintf(t->how, sizeof t->how,
+             "which of NCCL's symmetric kernels ran: from GPU to GPU or by the switch");
+}
+
 // A message from each rank to each other, or between each and the root.
 static void direct(const ptb_traffic_call *call, const layout *l, ptb_traffic *t)
 {
@@ -215,8 +236,8 @@ void ptb_traffic_of_call(const ptb_traffic_call *call, ptb_traffic *t)
     static const struct {
         const char *name;
         void (*of)(const ptb_traffic_call *call, const layout *l, ptb_traffic *t);
-    } algorithms[] = {
-        {"ring", ring}, {"tree", tree}, {"nvls", nvls}, {"nvls_tree", nvls}, {"direct", direct}};
+    } algorithms[] = {{"ring", ring},      {"tree", tree},           {"nvls", nvls},
+                      {"nvls_tree", nvls}, {"symmetric", symmetric}, {"direct", direct}};
     const layout l = layout_of(call->group);
     t->bytes = call->bytes;
     t->gpus = l.least;
@@ -277,7 +298,7 @@ void ptb_traffic_of_message(const ptb_world *w, int from, int to, double bytes, 
 const char *ptb_traffic_algorithm(const ptb_params *facts, const ptb_world *group, ptb_coll_kind kind,
                                   ptb_traffic *t)
 {
-    static const char *const known[] = {"ring", "tree", "nvls", "nvls_tree"};
+    static const char *const known[] = {"ring", "tree", "nvls", "nvls_tree", "symmetric"};
     const char *said = ptb_params_get(facts, "algorithm"), *call = ptb_params_get(facts, "call");
     if (!said) {
         ptb_traffic_unknown(t, "the communicator does not say which algorithm ran");

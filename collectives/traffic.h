@@ -11,7 +11,10 @@
 // within the host through the switch, and goes on with it to the GPUs of the same number on other hosts: in
 // `nvls` by reduction in the network's switches (SHARP; Graham et al., "Scalable hierarchical aggregation
 // and reduction protocol", 2016), S to the network and S from it for each host, in `nvls_tree` by the double
-// binary tree. Where there are fewer network ports than GPUs, fewer of them are heads.
+// binary tree. Where there are fewer network ports than GPUs, fewer of them are heads. Symmetric kernels
+// (NCCL's src/device/symmetric, on one host; which of them runs it does not tell): loads from and stores to
+// each GPU move 2(n-1)/n S in an all-reduce and (n-1)/n S otherwise (RSxLD_AGxST, ST, LD), the switch
+// (RSxLDMC_AGxSTMC, STMC, LDMC) what NVLS moves, and those for small messages (LL) more than either.
 #ifndef PTB_COLLECTIVES_TRAFFIC_H
 #define PTB_COLLECTIVES_TRAFFIC_H
 
@@ -20,7 +23,7 @@
 
 typedef struct {
     const ptb_world *group;
-    const char *algorithm; // ring, tree, nvls, nvls_tree, direct (a message from each to each)
+    const char *algorithm; // ring, tree, nvls, nvls_tree, symmetric, direct (a message from each to each)
     ptb_coll_kind kind;
     int root;
     double bytes;       // S

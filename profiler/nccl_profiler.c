@@ -134,6 +134,7 @@ static void note_message(ptb_nccl_ran *ran, const ptb_nccl_event *event)
 static void note_call(ptb_nccl_ran *ran, const ptb_nccl_event *event)
 {
     ran->calls++;
+    ran->is_captured |= event->coll_api.graph_captured;
     if (ran->collectives == 0 && ran->messages == 0)
         note_function(ran, event->coll_api.function);
 }

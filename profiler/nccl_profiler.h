@@ -1,7 +1,7 @@
 // ptbench as a profiler plug-in of NCCL, inside the program itself: what really ran for a collective
 // (algorithm, protocol, channels), and what NCCL did inside of it (channels of its kernels, proxy operations
-// and their steps, sends of the network plug-in) as spans in lanes of their own (core/trace.h). Never run on
-// real hardware.
+// and their steps, sends of the network plug-in) as spans in lanes of their own (core/trace.h). Never told of
+// an operation on real hardware: on the one GPU that it has run on, NCCL has none.
 //
 // NCCL takes the plug-in out of the running program (NCCL_PROFILER_PLUGIN=STATIC_PLUGIN, symbols
 // ncclProfiler_v1 to ncclProfiler_v6: nccl_profiler_versions.c) when the first communicator of the process is
@@ -36,6 +36,7 @@ typedef struct {
     int channels;              // of the first collective, else the most of the messages; 0: not told
     bool channels_are_most;    // it may have used fewer (up to NCCL 2.26)
     bool mixed;                // the collectives differ in algorithm or protocol
+    bool is_captured;          // a call was captured into a graph: NCCL may tell of its operation later
 } ptb_nccl_ran;
 
 // Before the first communicator: asks NCCL to load the plug-in. False when the environment names another one

@@ -2,8 +2,9 @@
 // segment of POSIX shared memory named by the unique id; what a collective does runs on its stream, in the
 // device process, and passes all data through that segment. Files: nccl_comm.cpp (communicators),
 // nccl_calls.cpp (the calls and groups), nccl_choice.cpp (algorithm and protocol, as NCCL_ALGO and NCCL_PROTO
-// say), nccl_profiler.cpp and nccl_plugin.cpp (what NCCL tells a profiler plug-in), nccl_device.cpp and
-// nccl_reduce.cpp (what runs in the device process), nccl_traffic.cpp (what goes over links).
+// say), nccl_window.cpp (symmetric windows, and which operations run as kernels on them), nccl_profiler.cpp
+// and nccl_plugin.cpp (what NCCL tells a profiler plug-in), nccl_device.cpp and nccl_reduce.cpp (what runs in
+// the device process), nccl_traffic.cpp (what goes over links).
 //
 // Which algorithm is chosen is only reported and counted on the links: data always goes the same way. The
 // machine has NVSwitch and no CollNet; ranks with another host name are on another host. As with the real
@@ -61,10 +62,16 @@ bool sim_nccl_has_function(const char *symbol);
 const char *sim_nccl_type_name(int type); // "ncclFloat32"
 size_t sim_nccl_type_size(int type);
 
-// One collective as a rank calls it; what all ranks must agree in. count: as in the call.
+struct sim_nccl_place {
+    uint64_t window, offset; // number of the window, from 1 on
+};
+// One collective as a rank calls it; what all ranks must agree in. count: as in the call. place: of a
+// symmetric kernel, where the send and the receive buffer lie that it takes to lie there on all ranks; 0: it
+// does not.
 struct sim_nccl_call {
     int function, type, op, root;
     uint64_t count;
+    sim_nccl_place place[2] = {};
 };
 
 struct sim_nccl_channel {
@@ -79,6 +86,8 @@ struct sim_nccl_rank {
     std::atomic<uint64_t> host; // hash of the host's name
     std::atomic<uint64_t> side; // address of its sim_nccl_side in its device process
     sim_nccl_call call[2];
+    std::atomic<uint64_t> windows; // registered so far
+    std::atomic<uint64_t> window_bytes[2];
 };
 
 // The shared segment; zeroed when new. Behind it: slots [2][ranks], channels [from][to].
@@ -184,6 +193,12 @@ bool sim_nccl_read_choice(sim_nccl_choice *choice, std::string *why);
 struct sim_nccl_run {
     const char *algorithm, *protocol;
     int channels;
+    bool is_symmetric; // a kernel on windows, which no profiler is told of
+};
+struct sim_nccl_window {
+    uint64_t number; // how many this communicator had made, itself included
+    const char *at;
+    uint64_t bytes;
 };
 
 struct ncclComm {
@@ -197,8 +212,9 @@ struct ncclComm {
     cudaEvent_t order; // of the streams that it is used on
     void *profiler;    // context of the plug-in
     uint64_t sequence[SIM_NCCL_FUNCTIONS];
-    std::vector<void *> lists; // of messages, shared memory
-    std::atomic<int> watched;  // pieces of work whose end the profiler waits for
+    std::vector<sim_nccl_window> windows; // of those that are windows indeed
+    std::vector<void *> lists;            // of messages, shared memory
+    std::atomic<int> watched;             // pieces of work whose end the profiler waits for
 };
 
 // What would run; InvalidUsage, with the text in comm->last_error, where the environment leaves nothing.
@@ -214,6 +230,10 @@ struct sim_nccl_operation {
     int api; // function that the program called: AllToAll for its messages
     sim_nccl_run run;
 };
+
+// nccl_window.cpp: whether it runs as a symmetric kernel, of which the call then says where its buffers lie.
+// group: operations that run with it.
+bool sim_nccl_make_symmetric(sim_nccl_operation *operation, size_t group);
 
 // nccl_profiler.cpp
 void sim_nccl_profiler_init(ncclComm *comm);

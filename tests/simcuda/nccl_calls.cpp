@@ -36,7 +36,7 @@ cudaError_t order_streams(ncclComm *comm, cudaStream_t stream)
 sim_activity activity_of(const char *name, int channels, uint64_t bytes)
 {
     sim_activity activity = {SIM_KERNEL, "", bytes, 0, {(uint32_t)channels, 1, 1}, {512, 1, 1}, 0};
-    snprintf(activity.name, sizeof activity.name, "ncclDevKernel_%s", name);
+    snprintf(activity.name, sizeof activity.name, "%s", name);
     return activity;
 }
 
@@ -51,7 +51,11 @@ cudaError_t launch_collective(const sim_nccl_operation &o, sim_nccl_times *times
     const uint64_t bytes = elements(o) * sim_nccl_type_size(o.call.type);
     const sim_nccl_collective work = {o.comm->side, o.call,          o.send,        o.recv,
                                       times,        o.run.algorithm, o.run.channels};
-    const std::string name = std::string(word(o)) + "_" + o.run.algorithm + "_" + o.run.protocol;
+    const char *family = !o.run.is_symmetric          ? "ncclDevKernel_"
+                         : sim_nccl_version() < 22800 ? "ncclSymDevKernel_"
+                                                      : "ncclSymkDevKernel_";
+    const std::string name = std::string(family) + word(o) + "_" +
+                             (o.run.is_symmetric ? "" : std::string(o.run.algorithm) + "_") + o.run.protocol;
     const sim_activity activity = activity_of(name.c_str(), o.run.channels, bytes);
     return sim_enqueue(o.stream, sim_nccl_work_collective, &work, sizeof work, &activity);
 }
@@ -77,7 +81,7 @@ cudaError_t launch_messages(ncclComm *comm, cudaStream_t stream, const std::vect
     } else {
         memcpy(work.own, list.data(), list.size() * sizeof list[0]);
     }
-    const sim_activity activity = activity_of("SendRecv", 1, bytes);
+    const sim_activity activity = activity_of("ncclDevKernel_SendRecv", 1, bytes);
     const size_t used = work.list ? offsetof(sim_nccl_messages, own)
                                   : offsetof(sim_nccl_messages, own) + list.size() * sizeof list[0];
     return sim_enqueue(stream, sim_nccl_work_messages, &work, used, &activity);
@@ -147,9 +151,11 @@ ncclResult_t prepare(std::vector<sim_nccl_operation> &all)
 {
     for (sim_nccl_operation &o : all) {
         if (is_message(o) || o.comm->ranks == 1) {
-            o.run = {"", "", 1};
+            o.run = {"", "", 1, false};
             continue;
         }
+        if (sim_nccl_make_symmetric(&o, all.size())) // before NCCL_ALGO and NCCL_PROTO are looked at
+            continue;
         const ncclResult_t result = sim_nccl_choose(o.comm, &o.call, &o.run);
         if (result != ncclSuccess)
             return result;

@@ -210,6 +210,6 @@ ncclResult_t sim_nccl_choose(ncclComm *comm, const sim_nccl_call *call, sim_nccl
     channels = channels > 16 ? 16 : channels;
     channels = channels > comm->channels_max ? comm->channels_max : channels;
     channels = channels < comm->channels_min ? comm->channels_min : channels;
-    *run = {algorithm_names[algorithm], protocol_names[protocol], channels};
+    *run = {algorithm_names[algorithm], protocol_names[protocol], channels, false};
     return ncclSuccess;
 }

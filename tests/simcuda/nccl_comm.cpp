@@ -409,18 +409,4 @@ ncclResult_t ncclCommDeregister(const ncclComm_t, void *)
 {
     return ncclSuccess;
 }
-
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes, ncclWindow_t *window, int)
-{
-    if ((uintptr_t)memory % NCCL_WIN_REQUIRED_ALIGNMENT || !bytes)
-        return sim_nccl_refuse(comm, ncclInvalidArgument, "a window begins at a whole page");
-    *window = sim_option("nccl_symmetric") == 0 ? NULL : (ncclWindow_t)memory;
-    return ncclSuccess;
-}
-ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t)
-{
-    return ncclSuccess;
-}
-#endif
 }

@@ -122,6 +122,27 @@ void print_call(const sim_nccl_call *call, char text[160])
         snprintf(text + at, (size_t)(160 - at), ", root %d", call->root);
 }
 
+// Symmetric kernels take one place for all ranks.
+bool same_places(sim_nccl_side *side, const sim_nccl_call *first, const sim_nccl_call *mine)
+{
+    for (int b = 0; b < 2; b++) {
+        if (first->place[b].window == mine->place[b].window &&
+            first->place[b].offset == mine->place[b].offset)
+            continue;
+        sim_nccl_fail(
+            side->shared, ncclInvalidUsage,
+            "mismatched windows: the %s buffer of nccl%s lies in window %llu at %llu on rank 0, in "
+            "window %llu at %llu on rank %d (window 0: none), and a symmetric kernel takes one place "
+            "for all ranks",
+            b ? "receive" : "send", sim_nccl_function_name(mine->function),
+            (unsigned long long)first->place[b].window, (unsigned long long)first->place[b].offset,
+            (unsigned long long)mine->place[b].window, (unsigned long long)mine->place[b].offset,
+            side->set.rank);
+        return false;
+    }
+    return true;
+}
+
 // Every rank posts its call; all of them must be the same.
 bool agree(sim_nccl_side *side, const sim_nccl_call *call)
 {
@@ -133,7 +154,7 @@ bool agree(sim_nccl_side *side, const sim_nccl_call *call)
     const sim_nccl_call *first = &s->rank[0].call[parity];
     if (first->function == call->function && first->type == call->type && first->op == call->op &&
         first->root == call->root && first->count == call->count)
-        return true;
+        return same_places(side, first, call);
     char theirs[160], mine[160];
     print_call(first, theirs);
     print_call(call, mine);

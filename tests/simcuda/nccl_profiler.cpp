@@ -194,6 +194,12 @@ void sim_nccl_profiler_finalize(ncclComm *comm)
 }
 
 namespace {
+bool is_captured(cudaStream_t stream)
+{
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    return cudaStreamIsCapturing(stream, &status) || status != cudaStreamCaptureStatusNone;
+}
+
 // The function that the program called, from version 5 on.
 void tell_call(const sim_nccl_operation &o, void *group)
 {
@@ -205,6 +211,8 @@ void tell_call(const sim_nccl_operation &o, void *group)
         event.p2p_api.function = sim_nccl_function_name(o.call.function);
     else
         event.coll_api.function = sim_nccl_function_name(o.call.function);
+    if (!message)
+        event.coll_api.graph_captured = is_captured(o.stream);
     start(o.comm, &event);
 }
 
@@ -258,6 +266,8 @@ void sim_nccl_profiler_begin(ncclComm *comm, const std::vector<sim_nccl_operatio
     if (told->mask & (PTB_NCCL_GROUP | PTB_NCCL_COLL | PTB_NCCL_P2P | INSIDE))
         told->group = start(comm, &event);
     for (size_t i = 0; i < operations.size(); i++) {
+        if (operations[i].run.is_symmetric)
+            continue;
         fill_task(operations[i], told->group, &event);
         if (is_told(told->mask, operations[i].call.function >= SIM_NCCL_FUNCTIONS, told->group))
             told->tasks[i] = start(comm, &event);
@@ -269,10 +279,10 @@ sim_nccl_times *sim_nccl_profiler_times(ncclComm *comm, const sim_nccl_operation
 {
     void *memory;
     // A capture does nothing yet, and allows no allocation: of what its launches do inside nothing is told.
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    if (cudaStreamIsCapturing(operation.stream, &capture) || capture != cudaStreamCaptureStatusNone)
+    if (is_captured(operation.stream))
         return NULL;
-    if (!(told->mask & INSIDE) || cudaMallocHost(&memory, sizeof(sim_nccl_times)))
+    if (!(told->mask & INSIDE) || operation.run.is_symmetric ||
+        cudaMallocHost(&memory, sizeof(sim_nccl_times)))
         return NULL;
     sim_nccl_times *times = (sim_nccl_times *)memory;
     times->begin_ns.store(0);

@@ -1,9 +1,9 @@
 // What the simulated NCCL's operations put on links: counted in the device process, as each one ends. Rings
 // pass each host once and leave it at another GPU in each channel; trees are chains inside hosts and a binary
-// tree over them, mirrored in every second channel; NVLS sends to the switch, and a share to the network;
-// messages go straight. Within a host all goes over NVLinks; between hosts over the network card with the
-// number of the GPU, whose counters are files of the folder that PTB_SYSFS names (make_sysfs.sh), with the
-// headers of its packets.
+// tree over them, mirrored in every second channel; NVLS sends to the switch (as symmetric
+// kernels do), and a share to the network; messages go straight. Within a host all goes over NVLinks; between
+// hosts over the network card with the number of the GPU, whose counters are files of the folder that
+// PTB_SYSFS names (make_sysfs.sh), with the headers of its packets.
 #include "tests/simcuda/nccl.hpp"
 
 #include <fcntl.h>
@@ -190,7 +190,7 @@ void sim_nccl_count_collective(const sim_nccl_traffic_seat *seat, const sim_nccl
         (double)call->count * (double)sim_nccl_type_size(call->type) * (is_spread ? seat->ranks : 1);
     count c = {seat, {}, 0, 0, 0, 0};
     find_hosts(&c);
-    if (!strcmp(work->algorithm, "NVLS")) {
+    if (!strcmp(work->algorithm, "NVLS") || !strcmp(work->algorithm, "SYMMETRIC")) {
         add_nvls(&c, call, bytes);
     } else {
         for (int channel = 0; channel < work->channels; channel++)

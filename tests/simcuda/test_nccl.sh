@@ -33,6 +33,16 @@ scenario 2 older "nccl_version=21903" "NCCL 2.19.3 cannot run nvls for this all_
 scenario 2 gpu_direct "" "NCCL reads NCCL_NET_GDR_LEVEL once a process"
 scenario 2 buffers ""
 scenario 2 buffers "nccl_symmetric=0"
+for version in 22606 22707 22907 23007; do
+    scenario 2 buffers "nccl_version=$version"
+    scenario 2 buffers "nccl_version=$version,nccl_symmetric=0"
+done
+scenario 3 windows ""
+scenario 2 windows "nccl_version=23007"
+scenario 2 misplaced_all_reduce "" "send buffer of ncclAllReduce lies in window 1 at 4096 on rank 0, in window 1 at 8192 on rank 1"
+scenario 2 misplaced_all_gather "" "receive buffer of ncclAllGather lies in window 2 at 8192 on rank 0, in window 2 at 12288 on"
+scenario 2 misplaced_reduce_scatter "" "send buffer of ncclReduceScatter lies in window 1 at 4096 on rank 0, in window 1 at 8192"
+scenario 2 unequal_windows "" "mismatched windows: of window 3 rank 0 registered 4096 bytes, rank 1 8192"
 scenario 5 split ""
 scenario 1 split ""
 scenario 2 host_stream "" "this stream is of the device host"

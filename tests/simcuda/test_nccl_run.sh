@@ -47,6 +47,23 @@ has err "--graph needs a GPU stream capture, and device 'host' has none"
 try 2 "$PTBENCH" run all_reduce --np 2 --comm nccl --algo rign --bytes 4K "${short[@]}" "${db[@]}"
 has err "no chosen communicator has an algorithm 'rign'"
 
+# Kernels on windows take one place for all ranks, so large buffers begin alike; where an algorithm is forced it is what runs.
+for bench in all_reduce all_gather reduce_scatter; do
+    try 0 "$PTBENCH" run $bench --np 3 --comm nccl --algo default,ring,symmetric --bytes 6M -n 2 -w 1 --share-gpu --db windows.db
+    has err "6 cases measured (0 wrong), 0 skipped"
+    try 0 "$PTBENCH" export last --db windows.db
+    [ "$(grep -c '"algorithm": "symmetric"' out)" = 4 ] || fail "$bench: not four symmetric"
+    [ "$(grep -c '"algorithm_from": "concluded' out)" = 4 ] || fail "$bench: not four concluded"
+    [ "$(grep -c '"algorithm": "ring"' out)" = 2 ] || fail "$bench: not two rings"
+    [ "$(grep -c '"buffers": "symmetric window"' out)" = 4 ] || fail "$bench: not four on windows"
+    [ "$(grep -c '"buffers": "registered"' out)" = 2 ] || fail "$bench: not two registered"
+done
+try 0 "$PTBENCH" run all_reduce --np 2 --comm nccl --algo symmetric --no-register --bytes 4K "${short[@]}" "${db[@]}"
+try 0 "$PTBENCH" show last "${db[@]}"
+has out "asked symmetric, ran ring/ll"
+try 3 "$PTBENCH" run all_reduce --np 2 --comm nccl --algo symmetric -d i32 --bytes 4K "${short[@]}" "${db[@]}"
+has err "symmetric kernels have sums of f32, f16 and bf16"
+
 # Events of NCCL's inside that end long after the step are counted and said; the breakdown does not need them.
 PTB_SIM=devices=8,nccl_version=22809,nccl_slow_proxy=300 try 0 "$PTBENCH" run step --device cuda --np 2 --layers 1 --hidden 64 --heads 2 \
     --sequence 32 --vocab 256 --max-time 100ms --share-gpu "${db[@]}"

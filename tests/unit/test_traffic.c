@@ -107,6 +107,14 @@ static void test_one_host(void **state)
     o = all_ranks(PTB_ALL_GATHER, "nvls", 8, 1, false, false);
     assert_near(o.near, size);
     assert_peak(&o, 0.875, &dgx, 393.75, "a GPU moves 1 S over 18 NVLinks 4.0 x 25 GB/s");
+    // Which symmetric kernel runs is not told, so only what the GPU that moves most moves at least.
+    o = all_ranks(PTB_ALL_REDUCE, "symmetric", 8, 1, false, false);
+    assert_true(isnan(o.near) && o.far == 0);
+    assert_peak(&o, 1.75, &dgx, 700, "at most: a GPU moves 1.125 S over 18 NVLinks 4.0 x 25 GB/s");
+    o = all_ranks(PTB_ALL_REDUCE, "symmetric", 2, 1, false, false);
+    assert_peak(&o, 1, &dgx, 450, "at most: a GPU moves 1 S over 18 NVLinks 4.0 x 25 GB/s");
+    o = all_ranks(PTB_REDUCE_SCATTER, "symmetric", 8, 1, false, false);
+    assert_peak(&o, 0.875, &dgx, 450, "at most: a GPU moves 0.875 S over 18 NVLinks 4.0 x 25 GB/s");
     o = all_ranks(PTB_ALL_GATHER, "ring", 8, 1, false, false);
     assert_near(o.near, 7 * size);
     assert_peak(&o, 0.875, &dgx, 450, "a GPU moves 0.875 S over 18 NVLinks 4.0 x 25 GB/s");
@@ -229,6 +237,8 @@ static void test_nvls(void **state)
     assert_peak(&o, 1, &dgx, NAN, "unknown: what nvls sends for broadcast");
     o = all_ranks(PTB_ALL_GATHER, "nvls_tree", 8, 2, false, false);
     assert_peak(&o, 0.9375, &dgx, NAN, "unknown: what nvls_tree sends for all_gather");
+    o = all_ranks(PTB_ALL_GATHER, "symmetric", 4, 2, false, false);
+    assert_peak(&o, 0.875, &dgx, NAN, "unknown: what symmetric kernels send for all_gather on 2 hosts");
     o = all_ranks(PTB_ALL_REDUCE, "nvls", 1, 2, false, false);
     assert_peak(&o, 1, &dgx, NAN, "unknown: what nvls sends among 1 to 1 ranks a host on 2");
 }
@@ -325,6 +335,8 @@ static void test_direct(void **state)
          "0.25 S between two GPUs over 1 direct NVLink 2.0 x 25 GB/s"},
         {PTB_ALL_REDUCE, "nvls", 1, false, 1.5, NAN,
          "unknown: it goes through an NVSwitch, which these GPUs do not have"},
+        {PTB_ALL_REDUCE, "symmetric", 1, false, 1.5, 75,
+         "at most: 0.5 S between two GPUs over 1 direct NVLink 2.0 x 25 GB/s"},
         // Chains within hosts; then the network is what limits.
         {PTB_ALL_REDUCE, "ring", 2, false, 1.75, 200,
          "1.75 S over 8 chains of direct NVLinks 2.0, each 25 GB/s"},
@@ -384,6 +396,8 @@ static void test_algorithm(void **state)
                  {"nvls_tree/simple", "ncclAllReduce", PTB_ALL_REDUCE, 2, "nvls_tree"},
                  {"collnet_chain", "ncclAllReduce", PTB_ALL_REDUCE, 2, NULL},
                  {"ring and others", "ncclAllReduce", PTB_ALL_REDUCE, 1, NULL},
+                 {"symmetric", "ncclAllReduce", PTB_ALL_REDUCE, 1, "symmetric"},
+                 {"symmetric (not confirmed: ...)", "ncclAllReduce", PTB_ALL_REDUCE, 1, NULL},
                  {"ring (not confirmed: NCCL's profiler plug-in told nothing)", "", PTB_ALL_REDUCE, 1, NULL},
                  {"none (sends and receives)", "ncclAlltoAll", PTB_ALL_TO_ALL, 2, "direct"},
                  {"ring", "ncclBroadcast of each part", PTB_ALL_GATHER, 1, "ring"},
