@@ -139,8 +139,9 @@ second_look() {
             return rest
         }
         /"ph": "X"/ {
-            kind = value("cat"); phase = value("phase")
+            kind = value("cat")
             if (kind !~ /^(compute|optimizer|communication|step)$/) next
+            phase = value("phase")
             if (kind == "compute" && phase == "none") unknown++
             begin = value("ts"); at = value("pid") " " value("iteration"); ends = sprintf("%.3f %.3f", begin, begin + value("dur"))
             if (kind == "step") print at, "S", ends
@@ -179,6 +180,8 @@ second_look() {
 capture() {
     local ms parts_ms unattributed dropped nccl_dropped late overhead trace=$logs/$1.trace.json seen line unknown
     wanted "$1" && [ -n "$(rows "$1" median_ns)" ] || return 0
+    line=$(rows "$1" fact.capture)
+    case $line in none* | "") problem failed "$1: nothing was captured: ${line:-it does not say why}" && return 0 ;; esac
     figures "$1" 'forward [ms]' 'backward [ms]' 'optimizer [ms]' 'exposed_comm [ms]' 'step [ms]' 'capture_overhead [%]' \
         fact.capture_unattributed fact.capture_dropped fact.capture_nccl_dropped fact.capture_nccl_late
     IFS=$'\037' read -r unattributed dropped nccl_dropped late overhead < <(rows "$1" fact.capture_unattributed \
@@ -190,6 +193,8 @@ capture() {
         problem failed "$1: its trace cannot be exported: $(tail -1 "$trace.error")"
         return 0
     }
+    line=$(timeout 60 "$program" export "$1" --db "$db" --format json 2>/dev/null | grep -oE '"spans_dropped": *[1-9][0-9]*' | head -1)
+    [ -z "$line" ] || { problem failed "$1: its trace is not whole, $line" && return 0; }
     seen=$(second_look "$trace")
     read -r unknown <"$trace.unknown"
     [ "$unknown" = 0 ] || problem failed "$1: $unknown recorded kernels belong to no unit or phase"

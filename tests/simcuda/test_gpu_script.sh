@@ -75,6 +75,7 @@ export)
     case $label in strategies*-1) label=${label%1}2 ;; esac
     case $* in
     *perfetto*) cat "$FROM/$label.trace.json" ;;
+    *json*) echo "${LOST:-}" ;;
     *) cat "$FROM/$label.csv" ;;
     esac
     ;;
@@ -216,6 +217,11 @@ has $summary "1 recorded kernels belong to no unit or phase"
 edit steps-2 'overlap [%]' 99
 GPUS=2 again 1 --only steps-2
 has $summary "wrong   steps-2: overlap 99, but its spans say"
+edit step-gpt2-124m fact.capture "none: no permission"
+again 5 --only step-gpt2
+has $summary "failed  step-gpt2-124m: nothing was captured: none: no permission"
+LOST='"spans_dropped": 9' again 5 --only step-gpt2
+has $summary "failed  step-gpt2-124m: its trace is not whole"
 edit step-gpt2-124m 'forward [ms]' 0
 again 1 --only step-gpt2
 has $summary "wrong   step-gpt2-124m: forward 0, but its spans say"
