@@ -54,6 +54,10 @@ struct ptb_capture {
     ptb_capture_stats stats;
     char cannot[1024];       // why nothing can be recorded; empty: it can
     char nodes_cannot[1024]; // why it is not known whose a graph's work is; empty: it is
+    // To be set before start: nothing of what libraries do inside of an operation is recorded. NCCL (2.26 and
+    // later) puts host calls into a graph that is captured while it tells of its inside, and the graph that
+    // is timed has none.
+    bool without_inside;
     bool recording;
     bool annotating; // another tool that watches this process wants the names of works
 };

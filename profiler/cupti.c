@@ -249,6 +249,8 @@ static ptb_status cupti_start(ptb_capture *base)
         return PTB_UNSUPPORTED;
     }
     watch_graphs(c);
+    if (base->without_inside)
+        return PTB_OK;
     ptb_status status = ptb_nccl_profiler_start(NCCL_EVENTS, open_now, c);
     if (status != PTB_OK)
         switch_off(c);
@@ -438,10 +440,19 @@ static ptb_status read_records(capture *c)
     return ptb_cupti_buffers_read(read_work, c);
 }
 
+// What NCCL did inside of the communication, in lanes of its own.
+static void add_inside(capture *c)
+{
+    size_t dropped = 0, late = 0;
+    ptb_nccl_profiler_settle(NCCL_PATIENCE_NS);
+    ptb_nccl_profiler_spans(c->base.trace, step_of(c), &dropped, &late);
+    c->base.stats.inside_dropped += dropped;
+    c->base.stats.inside_late += late;
+}
+
 static ptb_status cupti_stop(ptb_capture *base)
 {
     capture *c = (capture *)base;
-    size_t dropped = 0, late = 0;
     ptb_nccl_profiler_stop();
     CUptiResult flushed = c->cupti->ActivityFlushAll(0);
     switch_off(c);
@@ -450,12 +461,9 @@ static ptb_status cupti_stop(ptb_capture *base)
         give_up(c, flushed, "cuptiActivityFlushAll");
     }
     ptb_status status = read_records(c);
-    // What NCCL did inside of the communication, in lanes of its own.
-    ptb_nccl_profiler_settle(NCCL_PATIENCE_NS);
-    ptb_nccl_profiler_spans(c->base.trace, step_of(c), &dropped, &late);
+    if (!base->without_inside)
+        add_inside(c);
     base->stats.dropped += ptb_cupti_buffers_recycle();
-    base->stats.inside_dropped += dropped;
-    base->stats.inside_late += late;
     return status;
 }
 

@@ -36,10 +36,14 @@ static ptb_status record_graph(ptb_trainer *t, bool *cannot)
     *cannot = false;
     if (!t->config.graph)
         return PTB_OK;
-    PTB_TRY(start(t, cannot));
-    if (*cannot)
-        return PTB_OK;
+    t->capture->without_inside = true; // or it would be another graph than the timed one
+    ptb_status started = start(t, cannot);
+    if (started != PTB_OK || *cannot) {
+        t->capture->without_inside = false;
+        return started;
+    }
     ptb_status status = ptb_trainer_record_graph(t), stopped = ptb_capture_stop(t->capture);
+    t->capture->without_inside = false;
     ptb_trace_clear(t->config.trace);
     return ptb_world_agree(t->config.world, status == PTB_OK ? stopped : status);
 }
