@@ -406,6 +406,22 @@ static void test_workspace(void **state)
     }
 }
 
+// More blocks than a grid has are refused, not cut off.
+static void test_grid(void **state)
+{
+    fixture *f = *state;
+    if (test_on_host())
+        skip(); // grids are CUDA's
+    ptb_attention args = {.shape = plain(60000, 8, 1000)};
+    args.shape.batch = 60000;
+    args.shape.kv_heads = args.shape.heads;
+    args.shape.query_stride = args.shape.key_stride = args.shape.heads * args.shape.head_width;
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        args.shape.type = types[t];
+        assert_int_equal(f->kernels->attention(f->stream, &args), PTB_UNSUPPORTED);
+    }
+}
+
 // ---- the reference itself
 
 static double loss_of(reference *r)
@@ -462,6 +478,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_many_queries, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_flops, kernels_setup, kernels_teardown),
         cmocka_unit_test_setup_teardown(test_workspace, kernels_setup, kernels_teardown),
+        cmocka_unit_test_setup_teardown(test_grid, kernels_setup, kernels_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
