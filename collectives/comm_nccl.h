@@ -1,8 +1,8 @@
 // What the files of the `nccl` communicator share: comm_nccl.c (the communicator), comm_nccl_api.c (NCCL's
 // functions), comm_nccl_init.c (making and ending NCCL's communicator), comm_nccl_watch.c (calls that do not
 // end), comm_nccl_calls.c (collectives and messages), comm_nccl_choice.c (algorithm, protocol and channels:
-// asked and run), comm_nccl_memory.c (registered buffers). NCCL 2.19 and later. Run on one H200, never
-// between several GPUs.
+// asked and run), comm_nccl_library.c (which NCCL it is), comm_nccl_memory.c (registered buffers). NCCL 2.19
+// and later. Run on one H200, never between several GPUs.
 #ifndef PTB_COLLECTIVES_COMM_NCCL_H
 #define PTB_COLLECTIVES_COMM_NCCL_H
 
@@ -141,7 +141,8 @@ bool ptb_nccl_ran_symmetric(const ptb_comm_nccl *c, const ptb_coll *call, const 
 void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_coll *call, const ptb_nccl_ran *ran,
                            ptb_params *facts);
 void ptb_nccl_describe_channels(const ptb_nccl_ran *ran, ptb_params *facts); // where they were told
-// Version, plug-ins, environment.
+
+// comm_nccl_library.c: its version, plug-ins that are loaded, the environment that it reads.
 void ptb_nccl_describe_library(const ptb_comm_nccl *c, ptb_params *facts);
 
 // comm_nccl_calls.c

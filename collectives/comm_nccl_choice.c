@@ -4,7 +4,6 @@
 
 #include "core/log.h"
 
-#include <link.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -301,53 +300,4 @@ void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_coll *call, const p
     }
     if (asked->channels && ran->channels && ran->channels != asked->channels)
         ptb_params_set(facts, "channels_replaced", "asked %d, ran %d", asked->channels, ran->channels);
-}
-
-// ---- the library
-
-typedef struct {
-    char network[64], tuner[64];
-} loaded_plugins;
-
-static int note_plugin(struct dl_phdr_info *info, size_t size, void *context)
-{
-    (void)size;
-    loaded_plugins *found = context;
-    const char *name = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
-    name = name ? name + 1 : info->dlpi_name;
-    if (name && strncmp(name, "libnccl-net", 11) == 0)
-        snprintf(found->network, sizeof found->network, "%s", name);
-    if (name && strncmp(name, "libnccl-tuner", 13) == 0)
-        snprintf(found->tuner, sizeof found->tuner, "%s", name);
-    return 0;
-}
-
-extern char **environ;
-
-void ptb_nccl_describe_library(const ptb_comm_nccl *c, ptb_params *facts)
-{
-    loaded_plugins found = {"NCCL's own", "none"};
-    char text[104] = "";
-    size_t at = 0;
-    ptb_params_set(facts, "nccl", "%d.%d.%d", c->version / 10000, c->version / 100 % 100, c->version % 100);
-    if (c->version != NCCL_VERSION_CODE)
-        ptb_params_set(facts, "nccl_built_with", "%d.%d.%d", NCCL_VERSION_CODE / 10000,
-                       NCCL_VERSION_CODE / 100 % 100, NCCL_VERSION_CODE % 100);
-    if (*ptb_nccl_lacks())
-        ptb_params_set(facts, "nccl_lacks", "%s", ptb_nccl_lacks());
-    dl_iterate_phdr(note_plugin, &found);
-    ptb_params_set(facts, "nccl_net", "%s", found.network);
-    ptb_params_set(facts, "nccl_tuner", "%s", found.tuner);
-    for (char **entry = environ; *entry; entry++) {
-        if (strncmp(*entry, "NCCL_", 5) != 0 || strncmp(*entry, "NCCL_PROFILER_PLUGIN=", 21) == 0)
-            continue;
-        int n = snprintf(text + at, sizeof text - at, "%s%s", at ? " " : "", *entry);
-        if (n < 0 || (size_t)n >= sizeof text - at) {
-            snprintf(text + sizeof text - 5, 5, " ...");
-            break;
-        }
-        at += (size_t)n;
-    }
-    if (text[0])
-        ptb_params_set(facts, "nccl_environment", "%s", text);
 }

@@ -30,7 +30,7 @@ built=$("$PTBENCH" version | awk '$1 == "nccl" { split($2, v, "."); print v[1] *
 
 # NCCL
 attempt no_library=libnccl 3 run all_reduce --comm nccl --np 2 "${coll[@]}"
-times err 1 "NCCL (libnccl.so.2) is not on this machine; the communicator nccl needs it"
+times err 1 "ptbench: error: NCCL (libnccl.so.2) is not on this machine; the communicator nccl needs it"
 says err "LD_LIBRARY_PATH ("
 says err "/usr/local/cuda"
 says err "pip install nvidia-nccl-cu"
@@ -60,6 +60,40 @@ attempt nccl_version=22304 0 doctor
 ! grep -q "cannot tell which algorithm" "$work/out" || fail "2.23 can tell"
 attempt no_function=ncclCommRegister 3 run all_reduce --comm nccl --np 2 "${coll[@]}"
 says err "NCCL has no ncclCommRegister (the program itself): it is too old, 2.19 or later is needed"
+
+# Plug-ins that are loaded, by what they export and whatever their name; nothing is said of what NCCL uses of them. The
+# environment is stored whole.
+fake() { # FILE SYMBOL...
+    local file=$1
+    shift
+    printf 'int %s;\n' "$@" >"$work/fake.c"
+    cc -shared -fPIC -o "$work/$file" "$work/fake.c" || fail "no compiler for $file"
+}
+long=$(printf 'x%.0s' $(seq 150))
+attempt seed=1 0 run all_reduce --comm nccl --np 2 "${coll[@]}"
+"$PTBENCH" export --db "$work/x.db" last >"$work/out"
+says out '"nccl_net": "NCCL'"'"'s own, no plug-in is loaded"'
+says out '"nccl_tuner": "none is loaded"'
+fake libnccl-ofi-tuner.so ncclTunerPlugin_v3
+fake libnccl-net-made-up.so ncclNetPlugin_v10 ncclNetPlugin_v9 ncclCollNetPlugin_v10
+fake libother.so ncclTunerPlugin_v4
+LD_PRELOAD="$work/libnccl-ofi-tuner.so:$work/libnccl-net-made-up.so" attempt seed=1 0 run all_reduce --comm nccl --np 2 "${coll[@]}"
+"$PTBENCH" export --db "$work/x.db" last >"$work/out"
+says out '"nccl_net": "libnccl-net-made-up.so is loaded: ncclNetPlugin_v10, v9"'
+says out '"nccl_tuner": "libnccl-ofi-tuner.so is loaded: ncclTunerPlugin_v3"'
+LD_PRELOAD="$work/libother.so" NCCL_TUNER_PLUGIN=other NCCL_DEBUG_FILE=/$long NCCL_TOPO_FILE=/$long NCCL_IB_HCA=mlx5_0 \
+    attempt seed=1 0 run all_reduce --comm nccl --np 2 "${coll[@]}"
+"$PTBENCH" export --db "$work/x.db" last >"$work/out"
+says out '"nccl_tuner": "libother.so is loaded: ncclTunerPlugin_v4"'
+python3 - "$work/out" "$long" <<'PYTHON' || fail "the environment is cut"
+import json, sys
+run = json.load(open(sys.argv[1]))["runs"][0]
+facts = run["repetitions"][0]["cases"][0]["facts"]
+names = ["nccl_environment"] + [f"nccl_environment_{i}" for i in range(2, 17)]
+whole = "".join(facts[n] for n in names if n in facts)
+for text in ("NCCL_TUNER_PLUGIN=other", f"NCCL_DEBUG_FILE=/{sys.argv[2]}", "NCCL_IB_HCA=mlx5_0", f"NCCL_TOPO_FILE=/{sys.argv[2]}"):
+    assert text in whole, (text, whole)
+PYTHON
 
 # The oldest NCCL that will do, one that will not, and one that is newer than the header of the build.
 attempt nccl_version=21903 0 run all_gather --comm nccl --np 2 --algo default,ring,collnet_direct,pat -b 1K -e 1K -n 2 -w 1 --place out
