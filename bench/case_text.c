@@ -85,3 +85,9 @@ void ptb_case_outcome(const ptb_case_result *result, char *out, size_t size)
         snprintf(out, size, "%s (%zu sample%s)%s", time, result->count, result->count == 1 ? "" : "s",
                  better);
 }
+
+void ptb_case_print_planned(const ptb_case *c, const char *key, double estimate_s)
+{
+    const char *how = *c->skip ? "  skipped: " : *c->guess ? "  guessed from " : "";
+    printf("%8.2f s  %s%s%s\n", estimate_s, key, how, *c->skip ? c->skip : c->guess);
+}

@@ -16,7 +16,8 @@
 enum {
     PTB_PARAMS_MAX = 96,
     PTB_KEY_BYTES = 64 + PTB_PARAMS_MAX * 128, // the benchmark's name and every "/name=value" in full
-    PTB_REASON_BYTES = 512
+    PTB_REASON_BYTES = 512,
+    PTB_GUESS_BYTES = 112
 };
 
 // Ordered name/value pairs: the parameters that identify a case, or facts observed while it ran.
@@ -43,7 +44,8 @@ typedef struct {
     size_t index;      // the benchmark's own number of the case, by which prepare knows it again
     uint64_t bytes;    // the size the case is ordered by in tables and plots (S in FACTS' formulas); 0: none
     double estimate_s; // expected seconds of one iteration, for --dry-run and the progress line; 0: unknown
-    bool fixed_batch;  // exactly one operation per sample (in-place data must be refilled between iterations)
+    char guess[PTB_GUESS_BYTES]; // what the estimate is made from, where it is a guess; "" otherwise
+    bool fixed_batch; // exactly one operation per sample (in-place data must be refilled between iterations)
     // Not 0: so many operations a sample, those of a pipeline, which iterate fills and drains; fewer where
     // they would take more than 20 s.
     uint64_t batch;

@@ -70,6 +70,9 @@ typedef struct {
     // its own, the index is taken modulo their number.
     ptb_status (*open)(int index, ptb_device **device);
     void (*close)(ptb_device *device);
+    // Describes, as ptb_device.description, what open() of that index would open, without opening or logging
+    // anything. False: nothing can be opened. NULL: it cannot be told.
+    bool (*describe)(int index, char description[128]);
     // Host: huge-page advised, touched before return and zeroed; elsewhere of undefined contents. 64-byte
     // aligned at least. NO_MEMORY logs the figure needed.
     ptb_status (*alloc)(ptb_device *device, ptb_memory category, size_t bytes, void **memory);

@@ -203,6 +203,7 @@ static const ptb_device_ops cuda_ops = {
     .count = cuda_count,
     .open = cuda_open,
     .close = cuda_close,
+    .describe = ptb_cuda_describe,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .available = cuda_available,

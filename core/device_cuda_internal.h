@@ -53,13 +53,16 @@ typedef struct {
     struct CUgraphExec_st *exec;
 } ptb_cuda_graph;
 
-// device_cuda_status.c: like ptb_cuda_check, but of a device that is lost nothing more is said.
+// device_cuda_status.c: what to try after this cudaError_t; NULL: nothing special is known.
+const char *ptb_cuda_advice(int error);
+// Like ptb_cuda_check, but of a device that is lost nothing more is said.
 ptb_status ptb_cuda_device_check(ptb_cuda_device *device, int error, const char *call, const char *file,
                                  int line);
 #define PTB_CUDA_CHECK(device, call) ptb_cuda_device_check((device), (int)(call), #call, __FILE__, __LINE__)
 // device_cuda_open.c
 ptb_status ptb_cuda_device_open(int index, ptb_device **device);
 bool ptb_cuda_foresee(int index, char identity[64], uint64_t *bytes);
+bool ptb_cuda_describe(int index, char description[128]);
 // device_cuda_stream.c
 ptb_status ptb_cuda_stream_new(ptb_device *device, ptb_stream_kind kind, int lane, ptb_stream **stream);
 void ptb_cuda_stream_free(ptb_stream *stream);

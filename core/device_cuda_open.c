@@ -13,11 +13,40 @@
 #include <string.h>
 #include <unistd.h>
 
+// Whether there is anything of a driver: false, with what is missing, where not.
+static bool has_driver(ptb_text *why)
+{
+#ifdef PTB_SIM
+    (void)why; // the simulated machine has none to look at
+    return true;
+#else
+    bool has_node = access("/dev/nvidiactl", F_OK) == 0;
+    void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (!library) {
+        const char *error = dlerror(); // tells a file that is missing from one that cannot be loaded
+        ptb_text_printf(
+            why,
+            "the driver's library libcuda.so.1 cannot be loaded: install the NVIDIA driver, or start "
+            "the container with --gpus all (%s; %s)",
+            error ? error : "no reason given",
+            has_node ? "/dev/nvidiactl exists" : "there is no /dev/nvidiactl either");
+        return false;
+    }
+    dlclose(library);
+    if (!has_node)
+        ptb_text_append(why,
+                        "there is no device node /dev/nvidiactl: no GPU, its kernel module is not loaded "
+                        "(modprobe nvidia), or the container was started without --gpus");
+    return has_node;
+#endif
+}
+
 // What cudaGetDeviceCount said when it was not that there are GPUs.
 static void explain(ptb_text *why, cudaError_t error)
 {
     int driver = 0, runtime = 0;
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    const char *advice = ptb_cuda_advice((int)error);
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     if (error == cudaErrorNoDevice && driver && visible) {
@@ -26,30 +55,26 @@ static void explain(ptb_text *why, cudaError_t error)
         return;
     }
 #ifdef PTB_SIM
-    ptb_text_printf(why, "the simulated machine has none (%s)", cudaGetErrorName(error));
-    return;
+    if (error == cudaErrorNoDevice) {
+        ptb_text_printf(why, "the simulated machine has none (%s)", cudaGetErrorName(error));
+        return;
+    }
 #endif
-    void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-    if (!library)
-        ptb_text_printf(why,
-                        "the driver's library libcuda.so.1 is not there: install the NVIDIA driver, or start "
-                        "the container with --gpus all (%s)",
-                        access("/dev/nvidiactl", F_OK) == 0 ? "/dev/nvidiactl exists"
-                                                            : "there is no /dev/nvidiactl either");
-    else if (access("/dev/nvidiactl", F_OK) != 0)
-        ptb_text_append(why,
-                        "there is no device node /dev/nvidiactl: no GPU, its kernel module is not loaded "
-                        "(modprobe nvidia), or the container was started without --gpus");
-    else if (error == cudaErrorInsufficientDriver)
+    if (!has_driver(why))
+        return;
+    if (error == cudaErrorInsufficientDriver && driver)
         ptb_text_printf(why,
                         "the driver is too old: it supports CUDA %d.%d, and this program needs %d.%d. Update "
                         "the driver, or build with an older toolkit",
                         driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    else if (error == cudaErrorInsufficientDriver)
+        ptb_text_append(
+            why, "the driver's library libcuda.so.1 does not say which CUDA it supports: it is damaged "
+                 "or not the driver's own (see ldconfig -p | grep libcuda and LD_LIBRARY_PATH); install the "
+                 "NVIDIA driver again");
     else
-        ptb_text_printf(why, "%s (%s): see whether nvidia-smi works", cudaGetErrorString(error),
-                        cudaGetErrorName(error));
-    if (library)
-        dlclose(library);
+        ptb_text_printf(why, "%s (%s): %s", cudaGetErrorString(error), cudaGetErrorName(error),
+                        advice ? advice : "see whether nvidia-smi works");
 }
 
 bool ptb_cuda_usable(ptb_text *why, int *gpus)
@@ -99,17 +124,26 @@ static void identify(const struct cudaDeviceProp *prop, char *out, size_t out_si
                                    (unsigned char)prop->uuid.bytes[i]);
 }
 
-static void describe(ptb_cuda_device *d, const struct cudaDeviceProp *prop)
+static void describe(const struct cudaDeviceProp *prop, char identity[64], char description[128])
 {
-    ptb_device *base = &d->base;
-    identify(prop, base->identity, sizeof base->identity);
-    bool is_mig = strncmp(base->identity, "MIG-", 4) == 0 || strstr(prop->name, " MIG ");
-    snprintf(base->description, sizeof base->description, "%.44s, %.1f GiB, sm_%d%d%s, %.48s", prop->name,
+    identify(prop, identity, 64);
+    bool is_mig = strncmp(identity, "MIG-", 4) == 0 || strstr(prop->name, " MIG ");
+    snprintf(description, 128, "%.44s, %.1f GiB, sm_%d%d%s, %.48s", prop->name,
              (double)prop->totalGlobalMem / (double)(1 << 30), prop->major, prop->minor,
-             is_mig ? ", MIG instance" : "", base->identity);
-#ifdef PTB_SIM
-    base->simulated = true;
-#endif
+             is_mig ? ", MIG instance" : "", identity);
+}
+
+bool ptb_cuda_describe(int index, char description[128])
+{
+    struct cudaDeviceProp prop;
+    char identity[64];
+    int count = 0;
+    bool is_known = index >= 0 && cudaGetDeviceCount(&count) == cudaSuccess && count > 0 &&
+                    cudaGetDeviceProperties(&prop, index % count) == cudaSuccess;
+    if (is_known)
+        describe(&prop, identity, description);
+    cudaGetLastError(); // or the next launch would report it again
+    return is_known;
 }
 
 // The pool keeps what is freed until the device is closed: giving memory back and taking it again costs
@@ -133,7 +167,10 @@ static ptb_status prepare(ptb_cuda_device *d)
     struct cudaDeviceProp prop;
     PTB_CUDA(cudaSetDevice(d->index));
     PTB_CUDA(cudaGetDeviceProperties(&prop, d->index));
-    describe(d, &prop);
+    describe(&prop, d->base.identity, d->base.description);
+#ifdef PTB_SIM
+    d->base.simulated = true;
+#endif
     d->processors = prop.multiProcessorCount;
     PTB_CUDA(cudaDeviceGetStreamPriorityRange(&d->ordinary, &d->urgent));
     PTB_TRY(prepare_pool(d));

@@ -25,6 +25,16 @@ static const struct {
      "use smaller sizes or fewer ranks on this GPU, or see with nvidia-smi who else uses its memory"},
     {cudaErrorInsufficientDriver, PTB_UNSUPPORTED,
      "the NVIDIA driver is missing or too old; `ptbench doctor` says which"},
+    {cudaErrorStubLibrary, PTB_UNSUPPORTED,
+     "the toolkit's stub of libcuda was loaded instead of the driver's library: take its folder stubs off "
+     "LD_LIBRARY_PATH"},
+    {cudaErrorInitializationError, PTB_UNSUPPORTED,
+     "the driver does not start: see whether nvidia-smi works, and dmesg | grep -i nvrm; a process that has "
+     "used a GPU and then forked cannot use it either"},
+    {cudaErrorOperatingSystem, PTB_SYSTEM,
+     "the operating system refused the driver something: see dmesg | grep -i nvrm, and whether /dev/nvidia* "
+     "may be "
+     "opened by this user"},
     {cudaErrorNoDevice, PTB_UNSUPPORTED,
      "no GPU can be seen: check nvidia-smi, CUDA_VISIBLE_DEVICES, and the container's --gpus"},
     {cudaErrorInvalidDevice, PTB_UNSUPPORTED,
@@ -70,14 +80,21 @@ static const struct {
     {cudaErrorPeerAccessUnsupported, PTB_UNSUPPORTED, "these two GPUs cannot reach each other's memory"},
 };
 
+const char *ptb_cuda_advice(int error)
+{
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].error == (cudaError_t)error)
+            return known[i].advice;
+    return NULL;
+}
+
 static ptb_status judge(cudaError_t error, const char **advice)
 {
-    *advice = "see the text of the error";
+    const char *found = ptb_cuda_advice((int)error);
+    *advice = found ? found : "see the text of the error";
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (known[i].error == error) {
-            *advice = known[i].advice;
+        if (known[i].error == error)
             return known[i].status;
-        }
     return PTB_SYSTEM;
 }
 

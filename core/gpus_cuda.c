@@ -42,6 +42,7 @@ typedef struct {
     unsigned lost_links;                     // of which is not told where they lead
     ptb_link_peer peers[PTB_LINK_PEERS_MAX]; // those that lead to GPUs
     unsigned peer_count;
+    bool has_links; // up or not
     bool is_lost, is_mig, has_ecc, has_persistence;
     unsigned long long ecc_uncorrected, throttle;
     unsigned sm_mhz, sm_mhz_max, memory_mhz_max, power_mw, power_limit_mw;
@@ -83,7 +84,10 @@ static void read_links(const ptb_nvml *nvml, ptb_nvml_device device, gpu *g)
         int is_active = 0, peer;
         unsigned version = 0;
         unsigned long long mbytes_s = 0;
-        if (nvml->link_state(device, link, &is_active) != PTB_NVML_SUCCESS || !is_active)
+        if (nvml->link_state(device, link, &is_active) != PTB_NVML_SUCCESS)
+            continue;
+        g->has_links = true;
+        if (!is_active)
             continue;
         g->links++;
         if (!nvml->link_peer_type || nvml->link_peer_type(device, link, &peer) != PTB_NVML_SUCCESS)
@@ -499,7 +503,8 @@ static ptb_status open_links(const char *gpu, bool nics, ptb_text *why, void **s
         check_peers(n);
         find_links(n);
     }
-    if (n->gpu.links == 0)
+    // A GPU that has none lacks nothing.
+    if (n->gpu.links == 0 && n->gpu.has_links)
         ptb_text_printf(why, "%s has no NVLink that is up", *n->gpu.name ? n->gpu.name : gpu);
     else if (n->count < n->gpu.links)
         ptb_text_printf(why, "%u of %u NVLinks have no counters that NVML gives to this user",

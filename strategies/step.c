@@ -1,6 +1,5 @@
-// The benchmark `step`: training steps of a transformer under a data-parallel strategy. The runner times
-// iterate(); where the time went comes from spans, through profiler/overlap.c. Cases: every strategy x
-// communicator x algorithm asked for.
+// The benchmark `step`: training steps of a transformer. The runner times iterate(); where the time went
+// comes from spans, through profiler/overlap.c. Cases: every strategy x communicator x algorithm asked for.
 #include "core/bench.h"
 #include "core/log.h"
 #include "strategies/backends.h"
@@ -8,6 +7,7 @@
 #include "strategies/step_breakdown.h"
 #include "strategies/step_config.h"
 #include "strategies/step_division.h"
+#include "strategies/step_estimate.h"
 #include "strategies/step_experts.h"
 #include "strategies/step_ideal.h"
 #include "strategies/step_memory.h"
@@ -429,9 +429,9 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
         (void)ptb_step_balance_possible(point.strategy, c->skip);
     if (run->env.dry_run && !c->skip[0])
         PTB_TRY(foresee_memory(run, &point, &d, c->skip));
-    // At 100 GFLOP/s a rank: only for the progress line.
-    double tokens = (double)(run->batch * run->layout.shape.sequence) / run->env.world->size;
-    c->estimate_s = ptb_layout_flops_palm(&run->layout) * tokens / 100e9 * (c->batch ? (double)c->batch : 1);
+    double tokens = (double)(run->batch * run->layout.shape.sequence) * fmax(1, (double)c->batch);
+    ptb_step_guess(&run->env, run->config->device, point.precision,
+                   ptb_layout_flops_palm(&run->layout) * tokens, c);
     *more = true;
     return PTB_OK;
 }

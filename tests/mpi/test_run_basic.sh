@@ -104,6 +104,8 @@ has out "0.00 s  step/strategy=ddp/"
 has out "skipped: needs "
 has out "skipped: not enough memory: 2 ranks on this host need about"
 has out "3 cases, about 1 s, on 2 ranks on 1 host"
+try 0 "$PTBENCH" run step --np 2 --dry-run --layers 2 --hidden 64 --heads 2
+has out "  guessed from 100 GFLOP/s a rank"
 
 # What is wrong with a request is said once, by exit code 2, and nothing is stored.
 refused() { # MESSAGE ARGUMENT...

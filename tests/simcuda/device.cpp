@@ -11,6 +11,9 @@ cudaError_t cudaGetDeviceCount(int *count)
     if (!count)
         return sim_give(cudaErrorInvalidValue);
     *count = 0;
+    const long refused = sim_option("no_gpu");
+    if (refused > 0)
+        return sim_give((cudaError_t)refused);
     while (sim_visible_device(*count) >= 0)
         ++*count;
     return sim_give(*count ? cudaSuccess : cudaErrorNoDevice);
@@ -24,7 +27,8 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 
 cudaError_t cudaDriverGetVersion(int *version)
 {
-    *version = CUDART_VERSION;
+    const long supported = sim_option("driver");
+    *version = supported >= 0 ? (int)supported : CUDART_VERSION;
     return cudaSuccess;
 }
 

@@ -10,6 +10,7 @@
 //   delay=US      before each piece of work, a random time up to it: what is not ordered shows
 //   slow=US       each kernel takes so much longer     seed=N        of the random times (1)
 //   order=1       the threads of a block run from the last to the first
+//   no_gpu=CODE   cudaGetDeviceCount fails with it       driver=N      CUDA of the driver (12040: 12.4)
 //   no_library=PREFIX, no_function=PREFIX   what this machine lacks (loader.cpp)
 //   nccl_version=21903   an NCCL of that version (nccl.hpp)
 // Of the process of one rank only with rank=R (OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID):

@@ -14,6 +14,7 @@
     X(cudaErrorInvalidSymbol, "invalid device symbol")                                                       \
     X(cudaErrorInvalidDevicePointer, "invalid device pointer")                                               \
     X(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy")                                  \
+    X(cudaErrorStubLibrary, "CUDA driver is a stub library")                                                 \
     X(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version")           \
     X(cudaErrorMissingConfiguration, "__global__ function call is not configured")                           \
     X(cudaErrorInvalidDeviceFunction, "invalid device function")                                             \
@@ -23,6 +24,10 @@
     X(cudaErrorDeviceUninitialized, "invalid device context")                                                \
     X(cudaErrorNoKernelImageForDevice, "no kernel image is available for execution on the device")           \
     X(cudaErrorECCUncorrectable, "uncorrectable ECC error encountered")                                      \
+    X(cudaErrorDevicesUnavailable, "CUDA-capable device(s) is/are busy or unavailable")                      \
+    X(cudaErrorMpsConnectionFailed,                                                                          \
+      "MPS client failed to connect to the MPS control daemon or the MPS server")                            \
+    X(cudaErrorCompatNotSupportedOnDevice, "forward compatibility was attempted on non supported HW")        \
     X(cudaErrorPeerAccessUnsupported, "peer access is not supported between these two devices")              \
     X(cudaErrorInvalidPtx, "a PTX JIT compilation failed")                                                   \
     X(cudaErrorNvlinkUncorrectable, "uncorrectable NVLink error detected during the execution")              \
