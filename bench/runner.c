@@ -269,10 +269,10 @@ static ptb_status measure(ptb_runner *runner, ptb_bench_run *run, const ptb_case
 
 // ---- after timing
 
-// The first rank, in order, that has something to say gives the reason on rank 0.
-static ptb_status gather_reason(ptb_world *world, const char *mine, char *reason)
+ptb_status ptb_reason_gather(ptb_world *world, ptb_status why, const char *mine, char *reason)
 {
     char padded[PTB_REASON_BYTES] = "";
+    snprintf(reason, PTB_REASON_BYTES, "%s, and no rank said why", ptb_status_meaning(why));
     snprintf(padded, sizeof padded, "%s", mine);
     char *all = world->rank == 0 ? malloc((size_t)world->size * PTB_REASON_BYTES) : NULL;
     ptb_status status = ptb_world_agree(world, world->rank == 0 && !all ? PTB_NO_MEMORY : PTB_OK);
@@ -305,7 +305,7 @@ static ptb_status verify(ptb_runner *runner, ptb_bench_run *run, ptb_case_result
     if (!wrong)
         return PTB_OK;
     result->state = PTB_CASE_WRONG;
-    return gather_reason(world, mine, result->reason);
+    return ptb_reason_gather(world, PTB_WRONG, mine, result->reason);
 }
 
 // What went over links beside what the algorithm that ran implies.
@@ -349,10 +349,7 @@ static ptb_status set_ended(ptb_runner *runner, ptb_status status, const char *m
     result->state = status == PTB_SKIPPED || status == PTB_UNSUPPORTED ? PTB_CASE_SKIPPED : PTB_CASE_FAILED;
     result->status = status;
     result->count = 0;
-    PTB_TRY(gather_reason(runner->env->world, mine, result->reason));
-    if (!*result->reason)
-        snprintf(result->reason, PTB_REASON_BYTES, "%s (see the messages)", ptb_status_meaning(status));
-    return PTB_OK;
+    return ptb_reason_gather(runner->env->world, status, mine, result->reason);
 }
 
 static ptb_status run_prepared(ptb_runner *runner, ptb_bench_run *run, const ptb_case *c,
@@ -369,9 +366,24 @@ static ptb_status run_prepared(ptb_runner *runner, ptb_bench_run *run, const ptb
         status = verify(runner, run, result);
     if (status == PTB_OK)
         status = derive(runner, run, result);
-    if (status == PTB_OK || status == PTB_INTERRUPTED || status == PTB_LOST)
-        return status;
-    return set_ended(runner, status, "", result);
+    return status;
+}
+
+// Prepares and runs it. Why it could not be, on the rank that knows, is in `mine` (PTB_REASON_BYTES): what
+// the benchmark says, else the first error that was logged.
+static ptb_status try_case(ptb_runner *runner, ptb_bench_run *run, const ptb_case *c, ptb_case_result *result,
+                           char *mine)
+{
+    ptb_listener listener;
+    ptb_listen_begin(&listener);
+    ptb_status prepared = runner->bench->prepare ? runner->bench->prepare(run, c, mine) : PTB_OK;
+    ptb_status status = ptb_world_agree(runner->env->world, prepared);
+    if (status == PTB_OK)
+        status = run_prepared(runner, run, c, result);
+    ptb_listen_end(&listener);
+    if (status != PTB_OK && !*mine)
+        snprintf(mine, PTB_REASON_BYTES, "%s", listener.heard);
+    return status;
 }
 
 ptb_status ptb_runner_case(ptb_runner *runner, ptb_bench_run *run, const ptb_case *c, ptb_case_result *result)
@@ -390,11 +402,8 @@ ptb_status ptb_runner_case(ptb_runner *runner, ptb_bench_run *run, const ptb_cas
         return PTB_OK;
     }
     char reason[PTB_REASON_BYTES] = "";
-    ptb_status prepared = runner->bench->prepare ? runner->bench->prepare(run, c, reason) : PTB_OK;
-    ptb_status status = ptb_world_agree(runner->env->world, prepared);
-    if (status == PTB_OK)
-        status = run_prepared(runner, run, c, result);
-    else if (status != PTB_LOST)
+    ptb_status status = try_case(runner, run, c, result, reason);
+    if (status != PTB_OK && status != PTB_INTERRUPTED && status != PTB_LOST)
         status = set_ended(runner, status, reason, result);
     result->elapsed_s = (double)(ptb_clock_ns() - begin_ns) * 1e-9;
     return status;

@@ -24,6 +24,11 @@ enum { SPAN_ROOM = 1 << 18, RANK_COUNTS_MAX = 64 };
 static const double start_timeout_s = 300; // for what is not a case: start-up, opening, storing
 
 typedef struct {
+    ptb_status status;
+    char reason[PTB_REASON_BYTES]; // of a refusal, on rank 0
+} outcome;
+
+typedef struct {
     const ptb_plan *plan;
     const ptb_run_origin *origin;
     ptb_world *world;
@@ -33,10 +38,10 @@ typedef struct {
     ptb_session_store store;
     ptb_progress progress; // drawn on rank 0
     bool counting;         // only count cases and add their estimates up
-    // What came of each part and rank count when cases were counted, in order: what could not be opened then
-    // is not tried (and complained about) again.
-    ptb_status *opened;
+    // Of each part and rank count when they were counted, in order: what was refused is not tried again.
+    outcome *opened;
     size_t open_count, open_at;
+    ptb_listener listener; // to a part beside its cases
     size_t cases;
     double planned_s;
     char **done; // keys that need not be measured any more, on all ranks
@@ -193,7 +198,7 @@ static void count_case(session *s, const ptb_part *part, const ptb_case *c, cons
     s->cases++;
     s->planned_s += estimate_s;
     if (is_root(s) && s->plan->run.dry_run)
-        printf("%8.2f s  %s%s%s\n", estimate_s, key, *c->skip ? "  skipped: " : "", c->skip);
+        ptb_case_print_planned(c, key, estimate_s);
 }
 
 // All cases of an opened benchmark.
@@ -215,6 +220,8 @@ static ptb_status run_cases(session *s, const ptb_part *part, const ptb_runner_e
             count_case(s, part, &c, key);
         else
             PTB_TRY(run_case(s, part, runner, env, run, &c, key));
+        ptb_listen_end(&s->listener); // a case's errors are its own
+        ptb_listen_begin(&s->listener);
         PTB_TRY(add_done(s, key));
     }
 }
@@ -314,61 +321,62 @@ static bool is_refusal(ptb_status status)
 }
 
 // What a part that could not be started is recorded as; the other parts go on.
-static ptb_status refuse_part(session *s, const ptb_part *part, int ranks, ptb_status status)
+static ptb_status refuse_part(session *s, const ptb_part *part, int ranks, const outcome *o)
 {
-    char reason[PTB_REASON_BYTES];
-    bool cannot = status == PTB_UNSUPPORTED;
-    snprintf(reason, sizeof reason, "%s (see the messages)", ptb_status_meaning(status));
+    bool cannot = o->status == PTB_UNSUPPORTED;
     if (!s->counting && !cannot)
-        note_worst(s, status);
-    return skip_part(s, part, ranks, cannot ? "skipped" : "failed", reason);
+        note_worst(s, o->status);
+    return skip_part(s, part, ranks, cannot ? "skipped" : "failed", o->reason);
 }
 
-static ptb_status note_opened(session *s, ptb_status status)
+static ptb_status note_opened(session *s, const outcome *o)
 {
-    ptb_status *larger = realloc(s->opened, (s->open_count + 1) * sizeof *larger);
+    outcome *larger = realloc(s->opened, (s->open_count + 1) * sizeof *larger);
     if (!larger)
         return PTB_NO_MEMORY;
     s->opened = larger;
-    s->opened[s->open_count++] = status;
+    s->opened[s->open_count++] = *o;
     return PTB_OK;
 }
 
 // The first `ranks` ranks work, the others sleep.
-static ptb_status run_with_ranks(session *s, const ptb_part *part, int ranks)
+static ptb_status work_or_sleep(session *s, const ptb_part *part, int ranks)
 {
-    if (ranks > s->world->size) {
-        char reason[PTB_REASON_BYTES];
-        snprintf(reason, sizeof reason, "needs %d ranks; this run has %d", ranks, s->world->size);
-        return skip_part(s, part, ranks, "skipped", reason);
-    }
-    if (!s->counting && is_refusal(s->opened[s->open_at]))
-        return refuse_part(s, part, ranks, s->opened[s->open_at++]);
-    ptb_status status;
-    if (ranks == s->world->size) {
-        status = run_active(s, part, s->world);
-    } else {
-        ptb_world *active = NULL;
-        bool works = s->world->rank < ranks;
-        PTB_TRY(ptb_world_split(s->world, works ? 0 : -1, s->world->rank, &active));
-        status = works ? run_active(s, part, active) : PTB_OK;
-        ptb_world_close(active);
-        if (status == PTB_LOST)
-            return status;
-        if (!works)
-            ptb_watch_pause(s->watch);
-        ptb_status slept = ptb_world_sleep(s->world);
-        if (status == PTB_OK)
-            status = slept;
-    }
+    if (ranks == s->world->size)
+        return run_active(s, part, s->world);
+    ptb_world *active = NULL;
+    bool works = s->world->rank < ranks;
+    PTB_TRY(ptb_world_split(s->world, works ? 0 : -1, s->world->rank, &active));
+    ptb_status status = works ? run_active(s, part, active) : PTB_OK;
+    ptb_world_close(active);
     if (status == PTB_LOST)
         return status;
-    status = agree_to_go_on(s, status);
-    if (s->counting)
-        PTB_TRY(note_opened(s, status));
-    else
-        s->open_at++;
-    return is_refusal(status) ? refuse_part(s, part, ranks, status) : status;
+    if (!works)
+        ptb_watch_pause(s->watch);
+    ptb_status slept = ptb_world_sleep(s->world);
+    return status == PTB_OK ? slept : status;
+}
+
+static ptb_status run_with_ranks(session *s, const ptb_part *part, int ranks)
+{
+    outcome o = {.reason = ""};
+    if (ranks > s->world->size) {
+        snprintf(o.reason, sizeof o.reason, "needs %d ranks; this run has %d", ranks, s->world->size);
+        return skip_part(s, part, ranks, "skipped", o.reason);
+    }
+    if (!s->counting && is_refusal(s->opened[s->open_at].status))
+        return refuse_part(s, part, ranks, &s->opened[s->open_at++]);
+    ptb_listen_begin(&s->listener);
+    o.status = work_or_sleep(s, part, ranks);
+    ptb_listen_end(&s->listener);
+    if (o.status == PTB_LOST)
+        return o.status;
+    o.status = agree_to_go_on(s, o.status);
+    if (is_refusal(o.status))
+        PTB_TRY(ptb_reason_gather(s->world, o.status, s->listener.heard, o.reason));
+    s->open_at += !s->counting;
+    PTB_TRY(s->counting ? note_opened(s, &o) : PTB_OK);
+    return is_refusal(o.status) ? refuse_part(s, part, ranks, &o) : o.status;
 }
 
 static ptb_status run_parts(session *s)

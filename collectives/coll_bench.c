@@ -110,7 +110,8 @@ ptb_status ptb_coll_run_new(const ptb_coll_subject *subjects, const char *const 
     size_t n = (size_t)(run->plan.comm_count * run->plan.algo_count);
     run->comms = calloc(n, sizeof *run->comms);
     run->opened = calloc(n, sizeof *run->opened);
-    if (!run->comms || !run->opened) {
+    run->opened_why = calloc(n, sizeof *run->opened_why);
+    if (!run->comms || !run->opened || !run->opened_why) {
         ptb_error("no memory for %zu communicators", n);
         status = PTB_NO_MEMORY;
         goto release;
@@ -183,13 +184,16 @@ static ptb_status use_comm(ptb_bench_run *run, const ptb_coll_point *point, char
                                   .gpu_direct = run->plan.gpu_direct,
                                   .device = ptb_coll_place_name(&run->plan, point->comm),
                                   .measure = !ptb_coll_is_p2p(&run->plan.subjects[point->subject])};
+        ptb_listener listener;
+        ptb_listen_begin(&listener);
         run->opened[slot] = ptb_comm_open(name, run->group, &config, &run->comms[slot]);
+        ptb_listen_end(&listener);
+        memcpy(run->opened_why[slot], listener.heard, PTB_HEARD_BYTES);
     }
     run->comm = run->opened[slot] == PTB_OK ? run->comms[slot] : NULL;
     if (run->opened[slot] == PTB_UNSUPPORTED) {
-        snprintf(reason, PTB_REASON_BYTES,
-                 "communicator %s cannot be opened here (algorithm %s, transport %s)", name, algorithm,
-                 run->plan.transport ? run->plan.transport : "any");
+        if (run->opened_why[slot][0]) // else another rank knows
+            snprintf(reason, PTB_REASON_BYTES, "communicator %s: %s", name, run->opened_why[slot]);
         return PTB_SKIPPED;
     }
     return run->opened[slot];
@@ -293,6 +297,7 @@ void ptb_coll_bench_close(ptb_bench_run *run)
     ptb_coll_plan_release(&run->plan);
     free(run->comms);
     free(run->opened);
+    free(run->opened_why);
     free(run->pair_counts);
     free(run->own_subject);
     free(run);

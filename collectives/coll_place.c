@@ -63,13 +63,13 @@ static ptb_coll_place *find_place(ptb_bench_run *run, int comm)
     return NULL;
 }
 
-// Whether its device was found not to be usable here.
-static bool is_refused(const ptb_bench_run *run, int comm)
+// Why its device cannot be used here, "" where another rank knows; NULL: it can.
+static const char *why_refused(const ptb_bench_run *run, int comm)
 {
     for (int i = 0; i < run->refused_count; i++)
         if (strcmp(run->refused[i], ptb_coll_place_name(&run->plan, comm)) == 0)
-            return true;
-    return false;
+            return run->refused_why[i];
+    return NULL;
 }
 
 // Of available bytes, those that buffers may take.
@@ -133,12 +133,16 @@ ptb_status ptb_coll_places_open(ptb_bench_run *run)
     for (int c = 0; c < run->plan.comm_count; c++) {
         char reason[PTB_REASON_BYTES];
         const char *name = ptb_coll_place_name(&run->plan, c);
-        if (!ptb_comm_moves(run->plan.comms[c], name, reason) || find_place(run, c) || is_refused(run, c))
+        if (!ptb_comm_moves(run->plan.comms[c], name, reason) || find_place(run, c) || why_refused(run, c))
             continue;
+        ptb_listener listener;
+        ptb_listen_begin(&listener);
         ptb_status status = open_place(run, name);
-        if (status == PTB_UNSUPPORTED) // told already; the other communicators' cases go on
+        ptb_listen_end(&listener);
+        if (status == PTB_UNSUPPORTED) { // told already; the other communicators' cases go on
+            memcpy(run->refused_why[run->refused_count], listener.heard, PTB_HEARD_BYTES);
             run->refused[run->refused_count++] = name;
-        else if (status != PTB_OK)
+        } else if (status != PTB_OK)
             return status;
     }
     for (int i = 0; i < run->place_count; i++)
@@ -186,9 +190,11 @@ ptb_status ptb_coll_place_foresee(ptb_bench_run *run, const ptb_coll_point *poin
 ptb_status ptb_coll_place_use(ptb_bench_run *run, const ptb_coll_point *point, char *reason)
 {
     run->place = find_place(run, point->comm);
-    if (!run->place && is_refused(run, point->comm)) {
-        snprintf(reason, PTB_REASON_BYTES, "device '%s' cannot be used here (see the messages)",
-                 ptb_coll_place_name(&run->plan, point->comm));
+    const char *why = run->place ? NULL : why_refused(run, point->comm);
+    if (why) {
+        if (*why)
+            snprintf(reason, PTB_REASON_BYTES, "device '%s': %s",
+                     ptb_coll_place_name(&run->plan, point->comm), why);
         return PTB_SKIPPED;
     }
     if (!run->place) {

@@ -4,6 +4,7 @@
 #define PTB_COLLECTIVES_COLL_RUN_H
 
 #include "collectives/coll_bench.h"
+#include "core/log.h"
 
 enum {
     PTB_COLL_LIST_MAX = 32, // entries of one list option
@@ -99,11 +100,13 @@ struct ptb_bench_run {
     bool ready;
     ptb_coll_place places[PTB_COLL_PLACES];
     int place_count;
-    const char *refused[PTB_COLL_PLACES]; // devices that cannot be used here
+    const char *refused[PTB_COLL_PLACES];               // devices that cannot be used here
+    char refused_why[PTB_COLL_PLACES][PTB_HEARD_BYTES]; // "" on ranks that do not know
     int refused_count;
-    ptb_world *group;   // == env->world when there is one group
-    ptb_comm **comms;   // [comm_count * algo_count], opened on demand
-    ptb_status *opened; // what opening each gave; SKIPPED: not tried
+    ptb_world *group;                    // == env->world when there is one group
+    ptb_comm **comms;                    // [comm_count * algo_count], opened on demand
+    ptb_status *opened;                  // what opening each gave; SKIPPED: not tried
+    char (*opened_why)[PTB_HEARD_BYTES]; // of those that could not be; "" on ranks that do not know
     ptb_coll_buffers buffers;
     // The case in work.
     ptb_coll_place *place;

@@ -25,6 +25,12 @@
 
 enum { PEER_TIMEOUT_S = 60 };
 
+// The device of a rank.
+typedef struct {
+    char model[128]; // its description without the identity
+    char identity[64];
+} end_device;
+
 struct ptb_bench_run {
     ptb_bench_env env;
     ptb_pairs_plan plan;
@@ -37,8 +43,10 @@ struct ptb_bench_run {
     ptb_device *device;
     ptb_stream *stream;
     ptb_comm *comm;
-    char *memory[2]; // device: send, receive
-    char *host;      // pinned
+    ptb_listener listener; // to the opening
+    end_device *devices;   // [ranks]
+    char *memory[2];       // device: send, receive
+    char *host;            // pinned
     char *acknowledgement;
     // The case in work.
     const ptb_pairs_point *point;
@@ -57,6 +65,8 @@ static void tear_down(ptb_bench_run *run)
     ptb_comm_close(run->comm);
     ptb_stream_free(run->stream);
     ptb_device_close(run->device);
+    free(run->devices);
+    run->devices = NULL;
     run->memory[0] = run->memory[1] = run->acknowledgement = run->host = NULL;
     run->comm = NULL;
     run->stream = NULL;
@@ -191,11 +201,29 @@ static ptb_status agree_on_most(ptb_bench_run *run)
     return PTB_OK;
 }
 
+// What is at the ends of each pair. The model is all that ranks with equal GPUs have in common.
+static ptb_status exchange_devices(ptb_bench_run *run)
+{
+    const ptb_device *device = run->device;
+    end_device mine = {.model = ""};
+    snprintf(mine.model, sizeof mine.model, "%s", device->description);
+    snprintf(mine.identity, sizeof mine.identity, "%s", device->identity);
+    char *identity = *mine.identity ? strstr(mine.model, mine.identity) : NULL;
+    if (identity && identity - mine.model > 2)
+        identity[-2] = '\0'; // of ", GPU-..."
+    run->devices = calloc((size_t)run->env.world->size, sizeof *run->devices);
+    if (!run->devices)
+        ptb_error("no memory for the devices of %d ranks", run->env.world->size);
+    PTB_TRY(ptb_world_agree(run->env.world, run->devices ? PTB_OK : PTB_NO_MEMORY));
+    return ptb_world_all_gather(run->env.world, &mine, sizeof mine, run->devices);
+}
+
 // Device, stream and buffers; every rank has all of them, whatever pairs it is in, or none has.
 static ptb_status open_all(ptb_bench_run *run)
 {
     ptb_world *world = run->env.world;
     PTB_TRY(ptb_device_open_local(run->plan.device, world, run->env.share_gpu, &run->device));
+    PTB_TRY(exchange_devices(run));
     find_most(run, ptb_device_available(run->device));
     PTB_TRY(agree_on_most(run));
     ptb_status status = ptb_world_agree(world, run->capacity ? allocate_all(run) : PTB_OK);
@@ -207,33 +235,31 @@ static ptb_status open_all(ptb_bench_run *run)
 // Once: what cannot be had for one case cannot be had for the next.
 static ptb_status set_up(ptb_bench_run *run, char *reason)
 {
-    if (!run->is_tried)
+    if (!run->is_tried) {
+        ptb_listen_begin(&run->listener);
         run->opened = open_all(run);
+        ptb_listen_end(&run->listener);
+    }
     run->is_tried = true;
     if (run->opened == PTB_OK)
         return fits(run, run->point->bytes, reason) ? PTB_OK : PTB_SKIPPED;
+    if (run->opened != PTB_NO_MEMORY && run->opened != PTB_UNSUPPORTED)
+        return run->opened;
     if (run->opened == PTB_NO_MEMORY)
         snprintf(reason, PTB_REASON_BYTES,
-                 "buffers of %zu bytes cannot be allocated (see the messages); use smaller --bytes",
-                 run->capacity);
-    else if (run->opened == PTB_UNSUPPORTED)
-        snprintf(reason, PTB_REASON_BYTES, "device '%s' cannot be used here (see the messages)",
-                 run->plan.device);
-    else
-        return run->opened;
+                 "buffers of %zu bytes cannot be allocated, use smaller --bytes%s%s", run->capacity,
+                 run->listener.heard[0] ? "; " : "", run->listener.heard);
+    else if (run->listener.heard[0]) // else another rank knows
+        snprintf(reason, PTB_REASON_BYTES, "device '%s': %s", run->plan.device, run->listener.heard);
     return PTB_SKIPPED;
 }
 
-static ptb_status use_comm(ptb_bench_run *run, char *reason)
+static ptb_status use_comm(ptb_bench_run *run)
 {
     if (run->point->path != PTB_PATH_SEND || run->comm)
         return PTB_OK;
     ptb_comm_config config = {.transport = run->plan.transport, .timeout_s = PEER_TIMEOUT_S};
-    ptb_status status = ptb_comm_open(run->plan.comm, run->env.world, &config, &run->comm);
-    if (status != PTB_UNSUPPORTED)
-        return status;
-    snprintf(reason, PTB_REASON_BYTES, "communicator %s cannot be opened here", run->plan.comm);
-    return PTB_SKIPPED;
+    return ptb_comm_open(run->plan.comm, run->env.world, &config, &run->comm);
 }
 
 static bool is_mine(const ptb_bench_run *run)
@@ -288,7 +314,7 @@ static ptb_status pairs_prepare(ptb_bench_run *run, const ptb_case *c, char *rea
 {
     run->point = &run->plan.points[c->index];
     PTB_TRY(set_up(run, reason));
-    PTB_TRY(use_comm(run, reason));
+    PTB_TRY(use_comm(run));
     PTB_TRY(use_peer(run, reason));
     const ptb_device_ops *ops = run->device->ops;
     ptb_pattern_init(&run->pattern, ptb_random_u64(run->env.seed, 0, c->index), PTB_U8, PTB_SUM,
@@ -374,11 +400,19 @@ static ptb_status pairs_metrics(ptb_bench_run *run, const ptb_timing *timing, pt
 
 static void pairs_facts(ptb_bench_run *run, ptb_params *facts)
 {
-    ptb_params_set(facts, "device", "%s", run->device->description);
-    ptb_params_set(
-        facts, "same_host", "%s",
-        run->env.world->host_of[run->point->from] == run->env.world->host_of[run->point->to] ? "yes" : "no");
-    if (run->point->path == PTB_PATH_SEND)
+    const ptb_pairs_point *p = run->point;
+    const end_device *from = &run->devices[p->from], *to = &run->devices[p->to];
+    if (strcmp(from->model, to->model) == 0)
+        ptb_params_set(facts, "device", "%s", from->model);
+    else
+        ptb_params_set(facts, "device", "%.48s to %.48s", from->model, to->model);
+    if (*from->identity) {
+        ptb_params_set(facts, "from_device", "%s", from->identity);
+        ptb_params_set(facts, "to_device", "%s", to->identity);
+    }
+    ptb_params_set(facts, "same_host", "%s",
+                   run->env.world->host_of[p->from] == run->env.world->host_of[p->to] ? "yes" : "no");
+    if (p->path == PTB_PATH_SEND)
         run->comm->ops->describe(run->comm, NULL, facts);
 }
 

@@ -335,8 +335,8 @@ static ptb_status kernels_prepare(ptb_bench_run *run, const ptb_case *c, char *r
     if (status == PTB_NO_MEMORY) {
         bool fits = run->call.buffer_bytes <= run->call.memory_limit;
         snprintf(reason, PTB_REASON_BYTES, "%sneeds %.3g GB a rank, %.3g GB are available to it",
-                 fits ? "an allocation failed (see the messages): " : "",
-                 (double)run->call.buffer_bytes * 1e-9, (double)run->call.memory_limit * 1e-9);
+                 fits ? "an allocation failed: " : "", (double)run->call.buffer_bytes * 1e-9,
+                 (double)run->call.memory_limit * 1e-9);
         return PTB_SKIPPED;
     }
     bool is_known = run->call.flops > 0 && run->peak[run->now->type] > 0;

@@ -204,7 +204,7 @@ static void tell_unforeseen(const ptb_trainer *t, char *reason)
     for (int i = 0; i < PTB_MEMORY_COUNT; i++)
         sum += bytes[i];
     snprintf(reason, PTB_REASON_BYTES,
-             "an allocation failed (see the messages), though the step's %.3g GB a rank should fit on device "
+             "an allocation failed, though the step's %.3g GB a rank should fit on device "
              "%s: libraries need memory, too, and others may use the device; use a smaller model or batch, "
              "or fewer ranks on it",
              (double)sum * 1e-9, t->config.device);

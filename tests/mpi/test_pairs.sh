@@ -1,4 +1,4 @@
-# The benchmark `pairs`: every pair over every path, checked, a matrix in the report; between hosts card by card.
+# The benchmark `pairs`: every pair of ranks of one host over every path that a host has, checked, a matrix in the report.
 # ctest: waits 14
 # ctest: many starts
 . "$PTB_SOURCE/tests/mpi/run_common.sh"

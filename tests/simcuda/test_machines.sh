@@ -108,6 +108,37 @@ PTB_SIM=devices=0 "$PTBENCH" doctor --db "$work/x.db" >"$work/said" 2>/dev/null
 code=$?
 [ $code -eq 0 ] || [ $code -eq 3 ] || fail "doctor without GPUs ends with $code"
 says "no GPU can be used: the simulated machine has none"
+# One error of CUDA each; what it says of itself, and what to do.
+refused() { # settings words...
+    PTB_SIM=$1 "$PTBENCH" doctor --db "$work/x.db" >"$work/said" 2>/dev/null
+    shift
+    for words in "no GPU can be used: " "$@"; do
+        says "$words"
+    done
+    ! grep -q "CUDA 0\.0" "$work/said" || fail "a version that is none: $(cat "$work/said")"
+}
+refused no_gpu=802 "system not yet initialized (cudaErrorSystemNotReady)" "nvidia-fabricmanager"
+refused no_gpu=803 "(cudaErrorSystemDriverMismatch)" "reboot or reload the module"
+refused no_gpu=804 "(cudaErrorCompatNotSupportedOnDevice)" "cuda-compat"
+refused no_gpu=34 "(cudaErrorStubLibrary)" "off LD_LIBRARY_PATH"
+refused no_gpu=3 "(cudaErrorInitializationError)" "whether nvidia-smi works"
+refused no_gpu=46 "(cudaErrorDevicesUnavailable)" "compute mode"
+refused no_gpu=805 "(cudaErrorMpsConnectionFailed)" "nvidia-cuda-mps-control"
+refused no_gpu=304 "(cudaErrorOperatingSystem)" "/dev/nvidia*"
+refused no_gpu=999 "(cudaErrorUnknown)" "Xid"
+refused no_gpu=800 "(cudaErrorNotPermitted): see whether nvidia-smi works"
+refused no_gpu=35,driver=11020 "the driver is too old: it supports CUDA 11.2, and this program needs "
+refused no_gpu=35,driver=0 "libcuda.so.1 does not say which CUDA it supports" "install the NVIDIA driver again"
+# What a run stores is the cause itself.
+PTB_SIM=no_gpu=802 "$PTBENCH" run all_reduce --comm nccl,host --np 2 -b 8 -e 8 -n 1 --db "$work/why.db" >"$work/out" 2>"$work/err" ||
+    fail "host beside GPUs that cannot be used: $(cat "$work/err")"
+PTB_SIM=no_gpu=802 "$PTBENCH" run step --np 1 --device cuda --layers 1 --hidden 64 --heads 1 --db "$work/why.db" >"$work/out" 2>"$work/err"
+[ $? -eq 3 ] || fail "a step without a GPU"
+"$PTBENCH" export --db "$work/why.db" 1 >"$work/said"
+says "device 'cuda': no GPU can be used: system not yet initialized (cudaErrorSystemNotReady)"
+"$PTBENCH" export --db "$work/why.db" 2 >"$work/said"
+says '"reason": "no GPU can be used: system not yet initialized (cudaErrorSystemNotReady)'
+
 CUDA_VISIBLE_DEVICES='' "$PTBENCH" doctor --db "$work/x.db" >"$work/said" 2>/dev/null
 says "CUDA_VISIBLE_DEVICES=\"\" names no GPU"
 

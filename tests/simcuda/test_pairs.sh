@@ -10,6 +10,11 @@ has out "[SIMULATED DEVICE]"
 has out "peer-kernel"
 try 0 "$PTBENCH" report --db all.db --output page
 has page/index.html "SIMULATED"
+# The conditions of a table name no single GPU; each case names its two.
+has_not page/index.html "GPU-73696d75"
+"$PTBENCH" export --db all.db last >out
+has out '"from_device": "GPU-73696d75-6c61-7465-6400-000000000001"'
+has out '"to_device": "GPU-73696d75-6c61-7465-6400-000000000002"'
 
 # A rank that sees one GPU alone has no path to the others.
 CUDA_VISIBLE_DEVICES=0 try 0 "$PTBENCH" run pairs --np 2 --device cuda --share-gpu --paths peer,d2d --bytes 64K --max-time 20ms --db one.db
