@@ -278,13 +278,14 @@ ptb_status ptb_reason_gather(ptb_world *world, ptb_status why, const char *mine,
     ptb_status status = ptb_world_agree(world, world->rank == 0 && !all ? PTB_NO_MEMORY : PTB_OK);
     if (status == PTB_OK)
         status = ptb_world_gather(world, 0, padded, PTB_REASON_BYTES, all);
+    const char *best = NULL;
     for (int r = 0; all && status == PTB_OK && r < world->size; r++) {
         const char *said = all + (size_t)r * PTB_REASON_BYTES;
-        if (!*said)
-            continue;
-        snprintf(reason, PTB_REASON_BYTES, "%.*s", PTB_REASON_BYTES - 1, said);
-        break;
+        if (*said && (!best || (strlen(said) > strlen(best) && strncmp(said, best, strlen(best)) == 0)))
+            best = said;
     }
+    if (best)
+        snprintf(reason, PTB_REASON_BYTES, "%.*s", PTB_REASON_BYTES - 1, best);
     free(all);
     return status;
 }
@@ -370,7 +371,7 @@ static ptb_status run_prepared(ptb_runner *runner, ptb_bench_run *run, const ptb
 }
 
 // Prepares and runs it. Why it could not be, on the rank that knows, is in `mine` (PTB_REASON_BYTES): what
-// the benchmark says, else the first error that was logged.
+// the benchmark says, and the first error that was logged.
 static ptb_status try_case(ptb_runner *runner, ptb_bench_run *run, const ptb_case *c, ptb_case_result *result,
                            char *mine)
 {
@@ -381,8 +382,9 @@ static ptb_status try_case(ptb_runner *runner, ptb_bench_run *run, const ptb_cas
     if (status == PTB_OK)
         status = run_prepared(runner, run, c, result);
     ptb_listen_end(&listener);
-    if (status != PTB_OK && !*mine)
-        snprintf(mine, PTB_REASON_BYTES, "%s", listener.heard);
+    size_t said = strlen(mine);
+    if (status != PTB_OK && listener.heard[0] && !strstr(mine, listener.heard))
+        snprintf(mine + said, PTB_REASON_BYTES - said, "%s%s", said ? "; " : "", listener.heard);
     return status;
 }
 

@@ -49,8 +49,9 @@ typedef struct {
 ptb_status ptb_runner_new(const ptb_runner_env *env, const ptb_measure *measure, const ptb_bench *bench,
                           ptb_runner **runner);
 void ptb_runner_free(ptb_runner *runner);
-// Collective: the first rank, in order, that has something to say gives the reason on rank 0, where `reason`
-// (PTB_REASON_BYTES) names the status when nobody has. mine: at most as many bytes.
+// Collective: the first rank, in order, that has something to say gives the reason on rank 0, unless a later
+// one says the same and more; `reason` (PTB_REASON_BYTES) names the status when nobody has. mine: at most as
+// many bytes.
 ptb_status ptb_reason_gather(ptb_world *world, ptb_status status, const char *mine, char *reason);
 // Collective. OK also for cases that are wrong, skipped or failed (see state); INTERRUPTED when the ranks
 // agreed to stop, after which the case is as if it had not begun; LOST when a rank is gone. The case's series
