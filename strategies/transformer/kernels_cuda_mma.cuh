@@ -149,34 +149,59 @@ static __device__ __forceinline__ float ptb_exp2(float x)
 
 #else // the same on the simulated device: the last lane to come does the work of all
 
+typedef uint16_t ptb_sim_words __attribute__((vector_size(16)));
+typedef uint32_t ptb_sim_bits __attribute__((vector_size(32)));
+typedef float ptb_sim_eight __attribute__((vector_size(32)));
+typedef float ptb_sim_sixteen __attribute__((vector_size(64)));
+
+// Eight 16-bit numbers as f32.
+static inline ptb_sim_eight ptb_sim_widen(const void *from, __nv_bfloat16)
+{
+    ptb_sim_words words;
+    memcpy(&words, from, sizeof words);
+    return (ptb_sim_eight)(__builtin_convertvector(words, ptb_sim_bits) << 16);
+}
+
+static inline ptb_sim_eight ptb_sim_widen(const void *from, __half)
+{
+    ptb_sim_words words;
+    memcpy(&words, from, sizeof words);
+    const ptb_sim_bits all = __builtin_convertvector(words, ptb_sim_bits), bits = all & 0x7fff;
+    // The product moves the exponent, and makes normal numbers of those that were not.
+    const ptb_sim_eight moved = (ptb_sim_eight)(bits << 13) * 0x1p112f;
+    const ptb_sim_bits not_finite = (ptb_sim_bits)(bits >= 0x7c00) & 0x7f800000;
+    return (ptb_sim_eight)((ptb_sim_bits)moved | not_finite | (all & 0x8000) << 16);
+}
+
 template <typename T> struct ptb_sim_mma {
     float *d;
     uint32_t a[4], b[2];
     static void run(void *const lanes[])
     {
-        float a[16][16], b[8][16];
+        uint16_t a[16][16], b[8][16];
         for (unsigned lane = 0; lane < 32; lane++) {
             const ptb_sim_mma *from = (const ptb_sim_mma *)lanes[lane];
             unsigned g = lane / 4, t = lane % 4;
-            for (unsigned i = 0; i < 4; i++) {
-                float2 pair = ptb_unpair(from->a[i], T());
-                a[g + i % 2 * 8][2 * t + i / 2 * 8] = pair.x;
-                a[g + i % 2 * 8][2 * t + i / 2 * 8 + 1] = pair.y;
-            }
-            for (unsigned i = 0; i < 2; i++) {
-                float2 pair = ptb_unpair(from->b[i], T());
-                b[g][2 * t + i * 8] = pair.x;
-                b[g][2 * t + i * 8 + 1] = pair.y;
-            }
+            for (unsigned i = 0; i < 4; i++)
+                memcpy(&a[g + i % 2 * 8][2 * t + i / 2 * 8], &from->a[i], 4);
+            for (unsigned i = 0; i < 2; i++)
+                memcpy(&b[g][2 * t + i * 8], &from->b[i], 4);
         }
-        for (unsigned lane = 0; lane < 32; lane++)
-            for (unsigned i = 0; i < 4; i++) {
-                unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-                float sum = 0;
-                for (unsigned k = 0; k < 16; k++)
-                    sum += a[row][k] * b[column][k];
-                ((ptb_sim_mma *)lanes[lane])->d[i] += sum;
+        ptb_sim_eight depth[16]; // b's rows
+        for (unsigned column = 0; column < 8; column++)
+            for (unsigned k = 0; k < 16; k += 8) {
+                const ptb_sim_eight x = ptb_sim_widen(&b[column][k], T());
+                for (unsigned i = 0; i < 8; i++)
+                    depth[k + i][column] = x[i];
             }
+        for (unsigned row = 0; row < 16; row++) {
+            const ptb_sim_eight left[2] = {ptb_sim_widen(&a[row][0], T()), ptb_sim_widen(&a[row][8], T())};
+            ptb_sim_eight sum = {};
+            for (unsigned k = 0; k < 16; k++)
+                sum += left[k / 8][k % 8] * depth[k];
+            for (unsigned i = 0; i < 8; i++)
+                ((ptb_sim_mma *)lanes[row % 8 * 4 + i / 2])->d[row / 8 * 2 + i % 2] += sum[i];
+        }
     }
 };
 

@@ -176,10 +176,11 @@ void ptb_sim_rows(uint64_t number, uint64_t descriptor, unsigned first, float *t
 {
     ptb_sim_pieces<TRANS>(descriptor, first, columns, [=](const char *piece, unsigned at, unsigned step) {
         sim_product_reads(number, piece, 16, true);
-        T values[8];
-        memcpy(values, piece, sizeof values);
-        for (unsigned i = 0; i < 8; i++)
-            to[at + i * step] = (float)values[i];
+        const ptb_sim_eight values = ptb_sim_widen(piece, T());
+        if (step == 1)
+            memcpy(to + at, &values, sizeof values);
+        for (unsigned i = 0; step != 1 && i < 8; i++)
+            to[at + i * step] = values[i];
     });
 }
 
@@ -218,27 +219,32 @@ __attribute__((no_sanitize("thread"))) inline ptb_sim_products *ptb_sim_warp_pro
 template <typename T, bool TRANS> void ptb_sim_compute(const ptb_sim_product &p)
 {
     float a[16][16], b[16][64]; // [depth][row], [depth][column]
-    for (unsigned lane = 0; p.registers[0] && lane < 32; lane++)
+    const bool in_registers = p.registers[0] != NULL;
+    for (unsigned lane = 0; in_registers && lane < 32; lane++)
         for (unsigned i = 0; i < 4; i++) {
             float2 pair = ptb_unpair(p.registers[lane][i], T());
             unsigned row = lane / 4 + i % 2 * 8, k = lane % 4 * 2 + i / 2 * 8;
             a[k][row] = pair.x, a[k + 1][row] = pair.y;
         }
-    for (unsigned row = 0; !p.registers[0] && row < 16; row += 8)
+    for (unsigned row = 0; !in_registers && row < 16; row += 8)
         ptb_sim_rows<T, false>(p.number, p.a, p.warp % 4 * 16 + row, &a[0][row], 16);
     for (unsigned column = 0; column < 64; column += 8)
         ptb_sim_rows<T, TRANS>(p.number, p.b, column, &b[0][column], 64);
-    float sums[16][64] = {};
-    for (unsigned row = 0; row < 16; row++)
+    for (unsigned row = 0; row < 16; row++) {
+        ptb_sim_sixteen sums[4] = {};
         for (unsigned k = 0; k < 16; k++)
-            for (unsigned column = 0; column < 64; column++)
-                sums[row][column] += a[k][row] * b[k][column];
-    for (unsigned lane = 0; lane < 32; lane++)
-        for (unsigned i = 0; i < 32; i++) {
-            float *d = &p.d[lane][i / 4][i % 4],
-                  sum = sums[lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2];
+#pragma GCC unroll 4
+            for (unsigned i = 0; i < 4; i++) {
+                ptb_sim_sixteen right;
+                memcpy(&right, &b[k][i * 16], sizeof right);
+                sums[i] += a[k][row] * right;
+            }
+        for (unsigned column = 0; column < 64; column++) {
+            float *d = &p.d[row % 8 * 4 + column % 8 / 2][column / 8][row / 8 * 2 + column % 2],
+                  sum = sums[column / 16][column % 16];
             *d = p.add ? *d + sum : sum;
         }
+    }
     for (unsigned lane = 0; lane < 32; lane++)
         sim_registers_written(p.warp * 32 + lane, p.d[lane], sizeof(float[8][4]));
 }

@@ -18,6 +18,8 @@
 #include <sys/mman.h>
 
 __thread uint3 threadIdx, blockIdx, blockDim, gridDim;
+__thread unsigned sim_thread;
+__thread void *sim_shared_memory;
 
 namespace {
 #ifdef PTB_SANITIZED // frames are larger
@@ -25,7 +27,7 @@ enum { STACK_BYTES = 512 * 1024 };
 #else
 enum { STACK_BYTES = 128 * 1024 };
 #endif
-enum { WARPS = SIM_BLOCK_THREADS / SIM_WARP, GUARD_BYTES = 4096 };
+enum { WARPS = SIM_BLOCK_THREADS / SIM_WARP, GUARD_BYTES = 4096, STAGGER_BYTES = 192 };
 enum { SHARED_BYTES = 256 * 1024 };
 
 struct executor;
@@ -37,23 +39,25 @@ struct async_copy {
 };
 
 struct fiber {
-    sim_context context;
     executor *owner;
-    unsigned thread; // that it runs
+    unsigned number;
     unsigned char *stack;
 };
 
-struct warp {
-    uint32_t live;     // lanes that have not ended
-    uint32_t runnable; // of these, those that wait for nothing
-    uint32_t barrier;  // at the block's barrier
-    uint32_t arrived;  // in a warp operation
-    uint32_t mask[SIM_WARP];
+struct alignas(64) warp {
+    unsigned number, first; // of its threads
+    uint32_t live;          // lanes that have not ended
+    uint32_t runnable;      // of these, those that wait for nothing
+    uint32_t barrier;       // at the block's barrier
+    uint32_t arrived;       // in a warp operation
+    uint32_t syncs;         // __syncwarp's so far
+    alignas(64) uint32_t mask[SIM_WARP];
     sim_warp_operation *operation[SIM_WARP];
     void *mine[SIM_WARP];
-    uint32_t syncs;             // __syncwarp's so far
-    uint32_t synced[SIM_SYNCS]; // their lanes
+    uint32_t synced[SIM_SYNCS]; // the lanes of __syncwarp's
 };
+
+enum { NO_FIBER = 0xffff };
 
 // Copies of a thread that it has not waited for.
 struct pending {
@@ -69,11 +73,12 @@ struct executor {
     uint32_t ready;         // warps with a runnable lane
     unsigned live, waiting; // threads of the block; of these, at the barrier
     int votes, result;      // of the barrier
-    fiber *current;
     warp warp_of[WARPS];
-    fiber *fiber_of[SIM_BLOCK_THREADS]; // NULL: not begun
-    uint3 index[SIM_BLOCK_THREADS];     // threadIdx
-    uint3 index_block;                  // the block shape that index is for
+    // Switching reads one place of each of these: together they are small enough for the first-level cache.
+    uint16_t fiber_of[SIM_BLOCK_THREADS];   // by thread; NO_FIBER: not begun
+    sim_context context[SIM_BLOCK_THREADS]; // by fiber
+    uint3 index[SIM_BLOCK_THREADS];         // threadIdx
+    uint3 index_block;                      // the block shape that index is for
     std::vector<fiber *> idle, all;
     std::vector<pending> copies;
     bool copies_used, reverse;
@@ -90,18 +95,15 @@ __thread executor *here; // of the grid that this thread runs
 
 void fiber_main(void *argument);
 
-void make_ready(executor *e, unsigned w, uint32_t lanes)
+void make_ready(executor *e, warp *of, uint32_t lanes)
 {
-    e->warp_of[w].runnable |= lanes;
+    of->runnable |= lanes;
     if (lanes)
-        e->ready |= 1u << w;
+        e->ready |= 1u << of->number;
 }
 
 void begin_block(executor *e)
 {
-    const uint3 g = e->grid->grid;
-    blockIdx = {(unsigned)(e->block % g.x), (unsigned)(e->block / g.x % g.y),
-                (unsigned)(e->block / g.x / g.y)};
     e->live = e->threads;
     e->waiting = 0;
     e->votes = 0;
@@ -112,27 +114,41 @@ void begin_block(executor *e)
         warp *of = &e->warp_of[w];
         of->live = lanes >= SIM_WARP ? 0xffffffffu : (1u << lanes) - 1;
         of->runnable = of->barrier = of->arrived = 0;
-        make_ready(e, w, of->live);
+        make_ready(e, of, of->live);
     }
     if (e->copies_used)
         for (pending &of : e->copies)
             of.copies.clear();
 }
 
-// A thread that can run, best one of the warp that ran last: its lanes meet soon.
-bool pick(executor *e, unsigned last, unsigned *thread)
+// False after the last block.
+bool next_block(executor *e)
 {
-    if (!e->ready)
+    if (++e->block == e->blocks)
         return false;
-    unsigned w = last / SIM_WARP;
-    if (!(e->ready >> w & 1)) {
-        const uint32_t after = e->reverse ? e->ready & ((1u << w) - 1) : e->ready & ~((2u << w) - 1);
-        const uint32_t from = after ? after : e->ready;
-        w = (unsigned)(e->reverse ? 31 - __builtin_clz(from) : __builtin_ctz(from));
+    const uint3 grid = e->grid->grid;
+    if (++blockIdx.x == grid.x) {
+        blockIdx.x = 0;
+        if (++blockIdx.y == grid.y) {
+            blockIdx.y = 0;
+            blockIdx.z++;
+        }
     }
-    const uint32_t lanes = e->warp_of[w].runnable;
-    *thread = w * SIM_WARP + (unsigned)(e->reverse ? 31 - __builtin_clz(lanes) : __builtin_ctz(lanes));
+    begin_block(e);
     return true;
+}
+
+unsigned first_of(const executor *e, uint32_t set)
+{
+    return (unsigned)(e->reverse ? 31 - __builtin_clz(set) : __builtin_ctz(set));
+}
+
+// The warp that runs after one that cannot; there is one.
+__attribute__((noinline)) warp *next_warp(executor *e, const warp *last)
+{
+    const unsigned w = last->number;
+    const uint32_t after = e->reverse ? e->ready & ((1u << w) - 1) : e->ready & ~((2u << w) - 1);
+    return &e->warp_of[first_of(e, after ? after : e->ready)];
 }
 
 void describe_waiters(const executor *e)
@@ -160,54 +176,80 @@ void describe_waiters(const executor *e)
         "deadlock: each thread of the block waits for one that does not come (on a GPU it would hang)");
 }
 
-fiber *take_fiber(executor *e)
+void make_context(const fiber *f)
+{
+    // Staggered, so that the tops of all stacks do not fall into the same cache sets.
+    sim_context_make(&f->owner->context[f->number], f->stack, STACK_BYTES - f->number * STAGGER_BYTES % 4096,
+                     fiber_main, (void *)f);
+}
+
+__attribute__((noinline)) unsigned take_fiber(executor *e)
 {
     if (!e->idle.empty()) {
-        fiber *f = e->idle.back();
+        const fiber *f = e->idle.back();
         e->idle.pop_back();
-        return f;
+        return f->number;
     }
     fiber *f = new fiber;
     f->owner = e;
+    f->number = (unsigned)e->all.size();
     f->stack = (unsigned char *)mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (f->stack == MAP_FAILED || mprotect(f->stack, GUARD_BYTES, PROT_NONE)) {
-        fprintf(stderr, "simulated device: no memory for the stack of thread %zu of a block\n",
-                e->all.size());
+        fprintf(stderr, "simulated device: no memory for the stack of thread %u of a block\n", f->number);
         abort();
     }
-    // Staggered, so that the tops of all stacks do not fall into the same cache sets.
-    sim_context_make(&f->context, f->stack, STACK_BYTES - e->all.size() % 16 * 192, fiber_main, f);
+    make_context(f);
     e->all.push_back(f);
-    return f;
+    return f->number;
 }
 
-// Makes `thread` the running one on fiber f.
-void enter(executor *e, fiber *f, unsigned thread)
+// Makes lane `lane` of the warp, a runnable one, the running thread.
+inline unsigned enter(executor *e, warp *of, unsigned lane)
 {
-    f->thread = thread;
-    e->fiber_of[thread] = f;
-    e->current = f;
-    warp *of = &e->warp_of[thread / SIM_WARP];
-    of->runnable &= ~(1u << thread % SIM_WARP);
+    const unsigned thread = of->first + lane;
+    of->runnable &= ~(1u << lane);
     if (!of->runnable)
-        e->ready &= ~(1u << thread / SIM_WARP);
+        e->ready &= ~(1u << of->number);
+    sim_thread = thread;
     threadIdx = e->index[thread];
+    return thread;
 }
 
-// The running thread waits: another one runs until this one is made ready.
-void park(executor *e)
+// The same for the lane that runs after one of warp `last`: best one of the same, whose lanes meet soon.
+unsigned enter_next(executor *e, warp *last)
 {
-    fiber *me = e->current;
-    const unsigned mine = me->thread;
-    unsigned next;
-    if (!pick(e, mine, &next))
+    if (!e->ready)
         deadlock(e);
-    fiber *f = e->fiber_of[next];
-    if (!f)
-        f = take_fiber(e);
-    enter(e, f, next);
-    sim_context_switch(&me->context, &f->context);
+    warp *of = last->runnable ? last : next_warp(e, last);
+    return enter(e, of, first_of(e, of->runnable));
+}
+
+__attribute__((noinline)) void park_anywhere(executor *e, warp *of)
+{
+    const unsigned from = e->fiber_of[sim_thread], next = enter_next(e, of);
+    if (e->fiber_of[next] == NO_FIBER)
+        e->fiber_of[next] = (uint16_t)take_fiber(e);
+    sim_context_switch(&e->context[from], &e->context[e->fiber_of[next]]);
+}
+
+// The running thread, of warp *of, waits: another one runs until this one is made ready. To be the last that
+// a function does: then nothing is kept for after the switch, and the processor has one jump to predict.
+inline void park(executor *e, warp *of)
+{
+    const uint32_t lanes = of->runnable;
+    const unsigned lane = lanes ? first_of(e, lanes) : 0;
+    const unsigned from = e->fiber_of[sim_thread], to = e->fiber_of[of->first + lane];
+    if (!lanes || to == NO_FIBER) {
+        park_anywhere(e, of);
+        return;
+    }
+    enter(e, of, lane);
+    if (of->runnable) { // whoever comes after that one; its fiber or, when it has none, any
+        const unsigned after = e->fiber_of[of->first + first_of(e, of->runnable)];
+        sim_context_prefetch(&e->context[after % SIM_BLOCK_THREADS]);
+    }
+    sim_context_switch(&e->context[from], &e->context[to]);
 }
 
 void release_barrier(executor *e)
@@ -217,51 +259,80 @@ void release_barrier(executor *e)
     e->votes = 0;
     e->waiting = 0;
     for (unsigned w = 0; w < e->warps; w++) {
-        make_ready(e, w, e->warp_of[w].barrier);
-        e->warp_of[w].barrier = 0;
+        warp *of = &e->warp_of[w];
+        make_ready(e, of, of->barrier);
+        of->barrier = 0;
     }
 }
 
 // The operation of __syncwarp: nothing but to meet.
 void meet(void *const[SIM_WARP]) {}
 
-// Completes the operation that lane `lane` waits in, if all it waits for are there. `running` has come last
-// and goes on without becoming runnable (SIM_WARP: nobody).
-bool complete_operation(executor *e, unsigned w, unsigned lane, unsigned running)
+// Whether all lanes of a whole warp wait in the same operation for the same lanes.
+inline bool is_one_operation(const warp *of)
 {
-    warp *of = &e->warp_of[w];
-    const uint32_t group = of->mask[lane] & of->live;
-    if ((of->arrived & group) != group)
-        return false;
-    void *lanes[SIM_WARP] = {};
+    uint32_t masks = 0;
+    uintptr_t operations = 0;
+    for (int i = 1; i < SIM_WARP; i++) {
+        masks |= of->mask[i] ^ of->mask[0];
+        operations |= (uintptr_t)of->operation[i] ^ (uintptr_t)of->operation[0];
+    }
+    return !masks && !operations;
+}
+
+// lanes[i] = what lane i of the group passed to the operation; false: one of them waits for others.
+__attribute__((noinline)) bool gather_lanes(const warp *of, unsigned lane, uint32_t group,
+                                            void *lanes[SIM_WARP])
+{
+    memset(lanes, 0, SIM_WARP * sizeof *lanes);
     for (uint32_t rest = group; rest; rest &= rest - 1) {
         const unsigned i = (unsigned)__builtin_ctz(rest);
         if (of->mask[i] != of->mask[lane])
-            return false; // it waits for others
+            return false;
         if (of->operation[i] != of->operation[lane])
             sim_abort_grid(cudaErrorLaunchFailure,
                            "lanes %u and %u of warp %u meet in different warp operations (mask 0x%08x)", i,
-                           lane, w, of->mask[lane]);
+                           lane, of->number, of->mask[lane]);
         lanes[i] = of->mine[i];
+    }
+    return true;
+}
+
+[[noreturn]] __attribute__((noinline)) void refuse_mask(const warp *of, unsigned lane)
+{
+    sim_abort_grid(cudaErrorLaunchFailure, "lane %u calls a warp operation for lanes 0x%08x without itself",
+                   lane, of->mask[lane]);
+}
+
+// Completes the operation that lane `lane` waits in, if all it waits for are there. `running` has come last
+// and goes on without becoming runnable (0: nobody).
+inline bool complete_operation(executor *e, warp *of, unsigned lane, uint32_t running)
+{
+    const uint32_t group = of->mask[lane] & of->live;
+    if (group & ~of->arrived)
+        return false;
+    void *some[SIM_WARP], *const *lanes = of->mine;
+    if (group != 0xffffffffu || !is_one_operation(of)) {
+        if (!gather_lanes(of, lane, group, some))
+            return false;
+        lanes = some;
     }
     if (of->operation[lane] == meet)
         of->synced[++of->syncs % SIM_SYNCS] = group;
     else
         of->operation[lane](lanes);
     of->arrived &= ~group;
-    make_ready(e, w, running < SIM_WARP ? group & ~(1u << running) : group);
+    make_ready(e, of, group & ~running);
     return true;
 }
 
 // The running thread has ended: whoever waited for it need not any more.
-void leave(executor *e, unsigned thread)
+void leave(executor *e, warp *of, unsigned thread)
 {
-    const unsigned w = thread / SIM_WARP;
-    warp *of = &e->warp_of[w];
     if (e->copies_used && !e->copies[thread].copies.empty())
         sim_abort_grid(cudaErrorLaunchFailure, "the thread ends before copies (cp.async) that it has begun");
     of->live &= ~(1u << thread % SIM_WARP);
-    e->fiber_of[thread] = NULL;
+    e->fiber_of[thread] = NO_FIBER;
     e->live--;
     if (e->live && e->waiting == e->live)
         release_barrier(e);
@@ -269,7 +340,7 @@ void leave(executor *e, unsigned thread)
         const unsigned lane = (unsigned)__builtin_ctz(rest);
         rest &= ~of->mask[lane];
         rest &= ~(1u << lane);
-        complete_operation(e, w, lane, SIM_WARP);
+        complete_operation(e, of, lane, 0);
     }
 }
 
@@ -277,37 +348,34 @@ void leave(executor *e, unsigned thread)
 __attribute__((noinline)) bool after_thread(fiber *f)
 {
     executor *e = f->owner;
-    const unsigned ended = f->thread;
-    leave(e, ended);
-    unsigned next = e->reverse ? e->threads - 1 : 0;
-    if (!e->live) {
+    const unsigned ended = sim_thread;
+    warp *of = &e->warp_of[ended / SIM_WARP];
+    leave(e, of, ended);
+    if (!e->live)
         sim_products_end();
-        if (++e->block == e->blocks) {
-            e->idle.push_back(f);
-            sim_context_switch(&f->context, &e->main);
-            return true; // taken again by a later grid
-        }
-        begin_block(e);
-    } else if (!pick(e, ended, &next)) {
-        deadlock(e);
+    if (!e->live && !next_block(e)) {
+        e->idle.push_back(f);
+        sim_context_switch(&e->context[f->number], &e->main);
+        return true; // taken again by a later grid
     }
-    fiber *to = e->fiber_of[next];
-    if (!to) {
-        enter(e, f, next);
+    const unsigned next = enter_next(e, e->live < e->threads ? of : &e->warp_of[first_of(e, e->ready)]);
+    const unsigned to = e->fiber_of[next];
+    if (to == NO_FIBER) {
+        e->fiber_of[next] = (uint16_t)f->number;
         return true;
     }
     e->idle.push_back(f);
-    enter(e, to, next);
-    sim_context_switch(&f->context, &to->context);
+    sim_context_switch(&e->context[f->number], &e->context[to]);
     return true;
 }
 
 void fiber_main(void *argument)
 {
     fiber *f = (fiber *)argument;
-    sim_context_begun(&f->context);
+    executor *e = f->owner;
+    sim_context_begun(&e->context[f->number]);
     do
-        f->owner->grid->call(f->owner->grid->arguments);
+        e->grid->call(e->grid->arguments);
     while (after_thread(f));
 }
 
@@ -327,6 +395,10 @@ executor *take_executor(void)
         abort();
     }
     e->copies.resize(SIM_BLOCK_THREADS);
+    for (unsigned w = 0; w < WARPS; w++) {
+        e->warp_of[w].number = w;
+        e->warp_of[w].first = w * SIM_WARP;
+    }
     e->reverse = sim_option("order") == 1;
     return e;
 }
@@ -335,9 +407,8 @@ void give_executor(executor *e)
 {
     if (e->error) { // fibers were left in the middle
         e->idle = e->all;
-        for (size_t i = 0; i < e->all.size(); i++)
-            sim_context_make(&e->all[i]->context, e->all[i]->stack, STACK_BYTES - i % 16 * 192, fiber_main,
-                             e->all[i]);
+        for (const fiber *f : e->all)
+            make_context(f);
     }
     std::lock_guard<std::mutex> hold(pool_lock);
     pool.push_back(e);
@@ -355,7 +426,8 @@ void set_shape(executor *e, const sim_grid *grid)
     e->copies_used = false;
     blockDim = b;
     gridDim = grid->grid;
-    memset(e->fiber_of, 0, sizeof e->fiber_of);
+    blockIdx = {0, 0, 0};
+    memset(e->fiber_of, 0xff, sizeof e->fiber_of);
     if (!memcmp(&b, &e->index_block, sizeof b))
         return;
     e->index_block = b;
@@ -369,57 +441,73 @@ cudaError_t sim_run_grid(const sim_grid *grid)
     executor *e = take_executor();
     here = e;
     set_shape(e, grid);
-    // Nothing is in shared memory that a kernel has not written: NaN.
-    unsigned char *shared = (unsigned char *)sim_dynamic_shared(), *end = e->shared + SHARED_BYTES;
+    // Dynamic shared memory ends at the guard page. Nothing is in it that a kernel has not written: NaN.
+    unsigned char *end = e->shared + SHARED_BYTES, *shared = end - (grid->shared_bytes + 15) / 16 * 16;
+    sim_shared_memory = shared;
     sim_allow(shared, end - shared);
     memset(shared, 0xff, (size_t)(end - shared));
     sim_forbid(e->shared, shared - e->shared);
     sim_forbid(shared + grid->shared_bytes, end - shared - grid->shared_bytes);
     begin_block(e);
     sim_context_here(&e->main);
-    fiber *f = take_fiber(e);
-    enter(e, f, e->reverse ? e->threads - 1 : 0);
-    sim_context_switch(&e->main, &f->context);
+    const unsigned first = enter_next(e, &e->warp_of[first_of(e, e->ready)]), f = take_fiber(e);
+    e->fiber_of[first] = (uint16_t)f;
+    sim_context_switch(&e->main, &e->context[f]);
     here = NULL;
     const cudaError_t error = e->error;
     give_executor(e);
     return error;
 }
 
-void *sim_dynamic_shared(void)
+// Whether the running thread is the last to come to the barrier; else it waits there.
+static bool pass_barrier(executor *e, warp *of)
 {
-    // It ends at the guard page.
-    return here->shared + SHARED_BYTES - (here->grid->shared_bytes + 15) / 16 * 16;
+    if (++e->waiting == e->live) {
+        release_barrier(e);
+        return true;
+    }
+    of->barrier |= 1u << sim_thread % SIM_WARP;
+    return false;
+}
+
+void sim_block_sync(void)
+{
+    executor *e = here;
+    warp *of = &e->warp_of[sim_thread / SIM_WARP];
+    if (!pass_barrier(e, of))
+        park(e, of);
 }
 
 int sim_block_barrier(int predicate)
 {
-    executor *e = here;
-    const unsigned thread = e->current->thread;
-    e->votes += predicate != 0;
-    if (++e->waiting == e->live) {
-        release_barrier(e);
-        return e->result;
-    }
-    e->warp_of[thread / SIM_WARP].barrier |= 1u << thread % SIM_WARP;
-    park(e);
-    return e->result;
+    here->votes += predicate != 0;
+    sim_block_sync();
+    return here->result;
+}
+
+// The running thread is the last to come, or another one will be.
+static __attribute__((noinline)) void complete_or_park(executor *e, warp *of)
+{
+    const unsigned lane = sim_thread % SIM_WARP;
+    if (!complete_operation(e, of, lane, 1u << lane))
+        park(e, of);
 }
 
 void sim_warp_run(uint32_t mask, sim_warp_operation *operation, void *mine)
 {
     executor *e = here;
-    const unsigned thread = e->current->thread, w = thread / SIM_WARP, lane = thread % SIM_WARP;
-    warp *of = &e->warp_of[w];
-    if (!(mask >> lane & 1))
-        sim_abort_grid(cudaErrorLaunchFailure,
-                       "lane %u calls a warp operation for lanes 0x%08x without itself", lane, mask);
+    const unsigned lane = sim_thread % SIM_WARP;
+    warp *of = &e->warp_of[sim_thread / SIM_WARP];
     of->mask[lane] = mask;
     of->operation[lane] = operation;
     of->mine[lane] = mine;
     of->arrived |= 1u << lane;
-    if (!complete_operation(e, w, lane, lane))
-        park(e);
+    if (!(mask >> lane & 1))
+        refuse_mask(of, lane);
+    if (mask & of->live & ~of->arrived)
+        park(e, of);
+    else
+        complete_or_park(e, of);
 }
 
 void sim_warp_sync(uint32_t mask)
@@ -429,12 +517,7 @@ void sim_warp_sync(uint32_t mask)
 
 uint32_t sim_warp_live(void)
 {
-    return here->warp_of[here->current->thread / SIM_WARP].live;
-}
-
-unsigned sim_lane(void)
-{
-    return here->current->thread % SIM_WARP;
+    return here->warp_of[sim_thread / SIM_WARP].live;
 }
 
 const char *sim_kernel_name(void)
@@ -444,7 +527,7 @@ const char *sim_kernel_name(void)
 
 bool sim_is_stack_guard(uintptr_t address)
 {
-    return here && address - (uintptr_t)here->current->stack < GUARD_BYTES;
+    return here && address - (uintptr_t)here->all[here->fiber_of[sim_thread]]->stack < GUARD_BYTES;
 }
 
 void sim_async_copy(void *shared, const void *global, unsigned bytes, unsigned valid)
@@ -458,19 +541,19 @@ void sim_async_copy(void *shared, const void *global, unsigned bytes, unsigned v
         if (valid)
             sim_check_access(global, valid < bytes ? valid : bytes, false, false);
     }
-    pending *of = &e->copies[e->current->thread];
+    pending *of = &e->copies[sim_thread];
     e->copies_used = true;
     of->copies.push_back({shared, global, bytes, valid < bytes ? valid : bytes, of->group});
 }
 
 void sim_async_commit(void)
 {
-    here->copies[here->current->thread].group++;
+    here->copies[sim_thread].group++;
 }
 
 void sim_async_wait(unsigned groups)
 {
-    pending *of = &here->copies[here->current->thread];
+    pending *of = &here->copies[sim_thread];
     size_t done = 0;
     for (; done < of->copies.size() && of->group - of->copies[done].group > groups; done++) {
         const async_copy *copy = &of->copies[done];
@@ -487,11 +570,11 @@ bool sim_check_running(sim_check_thread *thread)
     const executor *e = here;
     if (!e)
         return false;
-    const warp *of = &e->warp_of[e->current->thread / SIM_WARP];
-    thread->thread = e->current->thread;
+    const warp *of = &e->warp_of[sim_thread / SIM_WARP];
+    thread->thread = sim_thread;
     thread->epoch = e->epoch;
     thread->begun = e->begun;
-    thread->stack_end = (uintptr_t)e->current->stack + STACK_BYTES;
+    thread->stack_end = (uintptr_t)e->all[e->fiber_of[sim_thread]]->stack + STACK_BYTES;
     thread->sync = of->syncs;
     thread->masks = of->synced;
     thread->shared = (uintptr_t)e->shared;

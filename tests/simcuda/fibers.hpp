@@ -23,14 +23,20 @@ typedef struct {
 // What CUDA's built-in variables are.
 extern __thread uint3 threadIdx, blockIdx, blockDim, gridDim;
 static const int warpSize = SIM_WARP;
+extern __thread unsigned sim_thread; // of the block, that runs
+extern __thread void *sim_shared_memory;
 
 // Runs a grid on the calling thread. An error (deadlock, illegal access, trap) has been told on stderr.
 cudaError_t sim_run_grid(const sim_grid *grid);
 
 // In a kernel. Dynamic shared memory of the block.
-void *sim_dynamic_shared(void);
-// Waits for all threads of the block that have not ended; gives the number of them with a predicate that is
-// not 0.
+static inline void *sim_dynamic_shared(void)
+{
+    return sim_shared_memory;
+}
+// Waits for all threads of the block that have not ended.
+void sim_block_sync(void);
+// The same; gives the number of them with a predicate that is not 0.
 int sim_block_barrier(int predicate);
 // Waits for the lanes of `mask` that have not ended. The last one to come calls `operation` once for all:
 // lanes[i] is what lane i passed as `mine` (memory of its stack, of the operation's own type), NULL for a
@@ -39,7 +45,10 @@ typedef void sim_warp_operation(void *const lanes[SIM_WARP]);
 void sim_warp_run(uint32_t mask, sim_warp_operation *operation, void *mine);
 void sim_warp_sync(uint32_t mask); // __syncwarp
 uint32_t sim_warp_live(void);      // lanes of this warp that have not ended
-unsigned sim_lane(void);
+static inline unsigned sim_lane(void)
+{
+    return sim_thread % SIM_WARP;
+}
 // cp.async: the copies of a thread happen when it waits for them and not before, so that a missing wait
 // shows; a thread that ends before it has waited for all of them is an error (a wait is for those committed).
 // shared, global: aligned to `bytes` (4, 8 or 16); the bytes from `valid` on become 0.

@@ -28,7 +28,7 @@
 #define PTB_ALLOW_SHARED(kernel, bytes)                                                                      \
     cudaFuncSetAttribute((const void *)(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))
 
-#define __syncthreads() ((void)sim_block_barrier(0))
+#define __syncthreads() sim_block_sync()
 static inline int __syncthreads_count(int predicate)
 {
     return sim_block_barrier(predicate);
