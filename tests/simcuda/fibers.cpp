@@ -459,23 +459,16 @@ cudaError_t sim_run_grid(const sim_grid *grid)
     return error;
 }
 
-// Whether the running thread is the last to come to the barrier; else it waits there.
-static bool pass_barrier(executor *e, warp *of)
-{
-    if (++e->waiting == e->live) {
-        release_barrier(e);
-        return true;
-    }
-    of->barrier |= 1u << sim_thread % SIM_WARP;
-    return false;
-}
-
 void sim_block_sync(void)
 {
     executor *e = here;
     warp *of = &e->warp_of[sim_thread / SIM_WARP];
-    if (!pass_barrier(e, of))
-        park(e, of);
+    if (++e->waiting == e->live) {
+        release_barrier(e);
+        return;
+    }
+    of->barrier |= 1u << sim_thread % SIM_WARP;
+    park(e, of);
 }
 
 int sim_block_barrier(int predicate)
