@@ -332,7 +332,6 @@ void leave(executor *e, warp *of, unsigned thread)
     if (e->copies_used && !e->copies[thread].copies.empty())
         sim_abort_grid(cudaErrorLaunchFailure, "the thread ends before copies (cp.async) that it has begun");
     of->live &= ~(1u << thread % SIM_WARP);
-    e->fiber_of[thread] = NO_FIBER;
     e->live--;
     if (e->live && e->waiting == e->live)
         release_barrier(e);
@@ -352,7 +351,8 @@ __attribute__((noinline)) bool after_thread(fiber *f)
     warp *of = &e->warp_of[ended / SIM_WARP];
     leave(e, of, ended);
     if (!e->live)
-        sim_products_end();
+        sim_products_end(); // whose checks still want the thread's stack
+    e->fiber_of[ended] = NO_FIBER;
     if (!e->live && !next_block(e)) {
         e->idle.push_back(f);
         sim_context_switch(&e->context[f->number], &e->main);
