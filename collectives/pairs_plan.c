@@ -32,7 +32,9 @@ const ptb_opt ptb_pairs_opts[] = {
      .choices = pair_choices,
      .help = "Which ranks send to which: all to all others; across: only to ranks of the same number on "
              "other hosts "
-             "(network cards pair by pair); ring: each to the next"},
+             "(over whichever network cards the communicator takes; what each port counted is stored); ring: "
+             "each to "
+             "the next"},
     {.name = "comm",
      .type = PTB_OPT_STRING,
      FIELD(comm),
