@@ -28,7 +28,7 @@ static const char *device_by(const ptb_part *part, const char *option, const cha
     const ptb_opt *opt = ptb_opts_find(&set, option);
     ptb_text value = PTB_TEXT_INIT;
     const char *found = NULL;
-    if (opt && opt->type == PTB_OPT_STRING) {
+    if (opt && (opt->type == PTB_OPT_STRING || opt->type == PTB_OPT_LIST)) {
         ptb_opts_render(&set, (size_t)(opt - set.opts), &value);
         char *rest = NULL;
         for (char *name = strtok_r((char *)ptb_text_string(&value), ", ", &rest); name && !found;

@@ -31,7 +31,7 @@ calls=$("$PTBENCH" export --db "$work/x.db" last | grep -c '"state": "ok"')
 [ "$calls" -ge 4 ] || fail "only $calls cases without a fault"
 
 attempt memory=64 -b 64M -e 64M
-expect 3 'skipped: not enough memory: 1 rank on this GPU needs about 0.21 GB .* and 0.06 GB can be used'
+expect 3 'skipped: not enough memory: 1 rank on this GPU needs about 0.20 GB .* and 0.06 GB can be used'
 attempt ecc=30,rank=1
 expect 5 'cudaErrorECCUncorrectable' 'on GPU 1' 'nvidia-smi -q -d ECC' 'ptbench run --resume'
 attempt launch=9,rank=0

@@ -21,6 +21,11 @@ for suite in gpu-standard gpu-cluster; do
         grep -v 'in place, all_to_all needs equal parts' && fail "$suite skips something else on one host"
 done
 
+# By the communicators of a collective, too.
+PTB_SIM=devices=3 try 0 "$PTBENCH" run all_reduce --comm mpi,nccl --bytes 64K --place out --dry-run --db none.db
+has out "on 3 ranks"
+has_not err "nothing of this run is on them"
+
 PTB_SIM=devices=2 try 0 "$PTBENCH" run ci --np 2 --dry-run --db none.db
 has err "this machine has GPUs, and nothing of this run is on them"
 
