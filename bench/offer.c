@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { NAMES_MAX = 32 }; // of a list
+
 // The name as the registry has it, where its devices are counted: not the host's.
 static const char *counted_device(const char *name)
 {
@@ -29,11 +31,13 @@ static const char *device_by(const ptb_part *part, const char *option, const cha
     ptb_text value = PTB_TEXT_INIT;
     const char *found = NULL;
     if (opt && (opt->type == PTB_OPT_STRING || opt->type == PTB_OPT_LIST)) {
+        char *storage = NULL;
+        const char *names[NAMES_MAX];
         ptb_opts_render(&set, (size_t)(opt - set.opts), &value);
-        char *rest = NULL;
-        for (char *name = strtok_r((char *)ptb_text_string(&value), ", ", &rest); name && !found;
-             name = strtok_r(NULL, ", ", &rest))
-            found = device_of(name);
+        size_t count = ptb_text_split(ptb_text_string(&value), ',', &storage, names, NAMES_MAX);
+        for (size_t i = 0; i < count && !found; i++)
+            found = device_of(names[i]);
+        free(storage);
     }
     ptb_text_release(&value);
     return found;
@@ -72,9 +76,10 @@ ptb_status ptb_plan_offer(const ptb_plan *plan, ptb_world *world, const ptb_topo
         asks = asks || ptb_requires_asks(plan->parts[i].requires, "gpu");
     int mine = asks ? count_gpus() : 0, least = INT_MAX;
     int *all = calloc((size_t)world->size, sizeof *all);
-    PTB_TRY(ptb_world_agree(world, all ? PTB_OK : PTB_NO_MEMORY));
-    ptb_status status = ptb_world_all_gather(world, &mine, sizeof mine, all);
-    for (int r = 0; r < world->size; r++)
+    ptb_status status = ptb_world_agree(world, all ? PTB_OK : PTB_NO_MEMORY);
+    if (status == PTB_OK)
+        status = ptb_world_all_gather(world, &mine, sizeof mine, all);
+    for (int r = 0; r < world->size && status == PTB_OK; r++)
         least = all[r] < least ? all[r] : least;
     free(all);
     *offer = (ptb_offer){world->size, world->hosts, topology->cores, least};

@@ -59,7 +59,7 @@ const char *ptb_plan_device(const ptb_plan *plan);
 // part asks for them.
 ptb_status ptb_plan_offer(const ptb_plan *plan, ptb_world *world, const ptb_topology *topology,
                           ptb_offer *offer);
-// Warns of GPUs that nothing of the plan measures, and says what would.
+// Says so where there are GPUs and nothing of the plan is on them, and what would be.
 void ptb_plan_mention_gpus(const ptb_plan *plan, const ptb_topology *topology);
 ptb_opt_set ptb_part_bench_set(const ptb_part *part);
 

@@ -2,28 +2,8 @@
 # The communicator nccl on the simulated device: what it refuses, buffers, parts of the world, and faults. The scenarios
 # are in helper_nccl.c.
 # ctest: spins
-set -u
-command -v mpirun >/dev/null || { echo "no mpirun"; exit 77; }
-export PMIX_MCA_gds=hash
-failures=0
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-
-# scenario RANKS NAME FAULTS [MESSAGE]: ends well, and says MESSAGE.
-scenario() {
-    local code=0
-    PTB_SIM="devices=8${3:+,$3}" timeout 100 mpirun --allow-run-as-root --oversubscribe -np "$1" --mca mpi_yield_when_idle 1 \
-        "$PTB_TESTBIN/simcuda_helper_nccl" "$2" >"$log" 2>&1 || code=$?
-    if [ $code != 0 ]; then
-        echo "FAIL: $2 on $1 ranks with '$3': exit $code"
-        sed 's/^/    /' "$log" | head -30
-        failures=$((failures + 1))
-    elif [ -n "${4:-}" ] && ! grep -qF -- "$4" "$log"; then
-        echo "FAIL: $2 on $1 ranks with '$3' does not say '$4':"
-        sed 's/^/    /' "$log" | head -30
-        failures=$((failures + 1))
-    fi
-}
+helper=simcuda_helper_nccl
+. "$PTB_SOURCE/tests/simcuda/nccl_scenario.sh"
 
 scenario 4 refused ""
 # What older libraries lack is done another way, or refused by name.
