@@ -2,7 +2,7 @@
 # The communicator nccl on the simulated device: what it refuses, buffers, parts of the world, and faults. The scenarios
 # are in helper_nccl.c.
 # ctest: spins
-helper=simcuda_helper_nccl
+helper=$PTB_TESTBIN/simcuda_helper_nccl
 . "$PTB_SOURCE/tests/simcuda/nccl_scenario.sh"
 
 scenario 4 refused ""

@@ -2,7 +2,7 @@
 # What NCCL runs for what is asked, and its inside, as each of its versions tells a profiler plug-in: the interfaces 1 (2.23)
 # to 6 (2.29 and later), and none before. The scenarios are in helper_nccl_told.c.
 # ctest: spins
-helper=simcuda_helper_nccl_told
+helper=$PTB_TESTBIN/simcuda_helper_nccl_told
 . "$PTB_SOURCE/tests/simcuda/nccl_scenario.sh"
 
 scenario 4 choices "nccl_version=22809" "NCCL has no algorithm 'rign'; did you mean 'ring'"
