@@ -45,11 +45,6 @@ static const ptb_algorithm *cell_of(const ptb_auto *table, const ptb_coll *call)
     return table->best[call->kind][ptb_auto_class(bytes)];
 }
 
-bool ptb_auto_is_measured(const ptb_auto *table, const ptb_coll *call)
-{
-    return cell_of(table, call) != NULL;
-}
-
 const ptb_algorithm *ptb_auto_choose(const ptb_auto *table, const ptb_team *team, const ptb_coll *call)
 {
     const ptb_algorithm *best = cell_of(table, call);
@@ -57,4 +52,10 @@ const ptb_algorithm *ptb_auto_choose(const ptb_auto *table, const ptb_team *team
     if (best && ptb_algorithm_supports(best, team, call, in_place, NULL))
         return best;
     return rule(team, call);
+}
+
+bool ptb_auto_is_measured(const ptb_auto *table, const ptb_team *team, const ptb_coll *call)
+{
+    const ptb_algorithm *best = cell_of(table, call);
+    return best && ptb_auto_choose(table, team, call) == best;
 }

@@ -26,16 +26,17 @@ uint64_t ptb_auto_class_bytes(int size_class);
 // The algorithm for a call; one that supports it where any does. NULL only when none does the collective.
 const ptb_algorithm *ptb_auto_choose(const ptb_auto *table, const ptb_team *team, const ptb_coll *call);
 
-// Whether the table has a measured algorithm for the call, or the fixed rule holds.
-bool ptb_auto_is_measured(const ptb_auto *table, const ptb_coll *call);
+// Whether that is the table's, or the fixed rule's: the table has none for this size, or one that cannot do
+// the call.
+bool ptb_auto_is_measured(const ptb_auto *table, const ptb_team *team, const ptb_coll *call);
 
 // Collective over the world: the table cached for this machine, number of ranks and of hosts. A cache that
 // cannot be read or is broken is a warning, and then as good as none.
 ptb_status ptb_auto_load(ptb_world *world, ptb_auto *table, bool *found);
 // Collective: measures all algorithms that support each collective at each size, in about `budget_s` seconds
-// (at least three samples each, so more on a slow machine; the largest sizes are left out where all ranks of
-// a host together would need more than half a GiB), and stores the table. A cache that cannot be written is a
-// warning.
+// (at least three samples each, so more on a slow machine; sizes are left out where all ranks of a host
+// together would need more than half a GiB, and once a collective has taken twice its share of the time), and
+// stores the table. A cache that cannot be written is a warning.
 ptb_status ptb_auto_tune(ptb_world *world, double budget_s, ptb_auto *table);
 // Removes the tables of this machine (of this host, for any number of ranks), so that they are measured anew
 // when they are needed. For rank 0, before communicators are opened; failures are warnings.

@@ -377,9 +377,9 @@ void ptb_team_comm_describe(ptb_comm *comm, const ptb_coll *call, ptb_params *fa
     const ptb_algorithm *algorithm = algorithm_for(c, call);
     ptb_params_set(facts, "algorithm", "%s", algorithm->plugin.name);
     ptb_params_set(facts, "chosen_by", "%s",
-                   c->algorithm                            ? "request"
-                   : ptb_auto_is_measured(c->choice, call) ? "auto, measured table"
-                                                           : "auto, fixed rule");
+                   c->algorithm                                     ? "request"
+                   : ptb_auto_is_measured(c->choice, c->team, call) ? "auto, measured table"
+                                                                    : "auto, fixed rule");
     size_t segment = algorithm->segment_bytes && call->count ? algorithm->segment_bytes(c->team, call) : 0;
     if (segment)
         ptb_params_set(facts, "segment", "%zu", segment);
