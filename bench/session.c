@@ -5,7 +5,9 @@
 #include "bench/case_text.h"
 #include "bench/command.h"
 #include "bench/export_file.h"
+#include "bench/forecast.h"
 #include "bench/job_status.h"
+#include "bench/keys.h"
 #include "bench/progress.h"
 #include "bench/record.h"
 #include "bench/session_store.h"
@@ -18,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { SPAN_ROOM = 1 << 18, RANK_COUNTS_MAX = 64 };
 static const double start_timeout_s = 300; // for what is not a case: start-up, opening, storing
@@ -44,9 +45,9 @@ typedef struct {
     ptb_listener listener; // to a part beside its cases
     size_t cases;
     double planned_s;
-    char **done; // keys that need not be measured any more, on all ranks
-    size_t done_count, done_room;
-    size_t kept; // of the keys above, those that an earlier session of this run has stored
+    ptb_forecast forecast; // of which what
+    ptb_keys done;         // that need not be measured any more, on all ranks
+    size_t kept;           // of the keys above, those that an earlier session of this run has stored
     size_t measured, wrong, failed, skipped; // cases of this session
     bool has_warned_of_faults;
     bool links_told;  // what of the links cannot be counted
@@ -64,28 +65,6 @@ static void note_worst(session *s, ptb_status status)
         s->worst = status;
 }
 
-static bool is_done(const session *s, const char *key)
-{
-    for (size_t i = 0; i < s->done_count; i++)
-        if (strcmp(s->done[i], key) == 0)
-            return true;
-    return false;
-}
-
-static ptb_status add_done(session *s, const char *key)
-{
-    if (s->done_count == s->done_room) {
-        size_t room = s->done_room ? 2 * s->done_room : 256;
-        char **larger = realloc(s->done, room * sizeof *larger);
-        if (!larger)
-            return PTB_NO_MEMORY;
-        s->done = larger;
-        s->done_room = room;
-    }
-    s->done[s->done_count] = strdup(key);
-    return s->done[s->done_count++] ? PTB_OK : PTB_NO_MEMORY;
-}
-
 // ---- what rank 0 says
 
 static const char *plural(size_t count)
@@ -93,16 +72,9 @@ static const char *plural(size_t count)
     return count == 1 ? "" : "s";
 }
 
-// Whether memory that is touched for the first time inside the timed call is a large part of its time.
-static bool faults_spoil(const ptb_case *c, const ptb_case_result *result)
-{
-    double fault_bytes = result->faults * (double)sysconf(_SC_PAGESIZE);
-    return c->bytes > 0 && fault_bytes >= 65536 && fault_bytes >= (double)c->bytes / 8;
-}
-
 static void warn_of_faults(session *s, const ptb_case *c, const ptb_case_result *result, const char *key)
 {
-    if (!faults_spoil(c, result) || s->has_warned_of_faults)
+    if (!ptb_runner_faults_spoil(c, result) || s->has_warned_of_faults)
         return;
     s->has_warned_of_faults = true;
     ptb_progress_clear(&s->progress);
@@ -163,21 +135,14 @@ static void show_case(session *s, const ptb_part *part, const ptb_case *c, doubl
 static ptb_status run_case(session *s, const ptb_part *part, ptb_runner *runner, const ptb_runner_env *env,
                            ptb_bench_run *run, const ptb_case *c, const char *key)
 {
-    double estimate_s = ptb_runner_estimate_s(&part->measure, part->bench, c);
     double timeout_s = part->measure.timeout_s > 0 ? fmax(part->measure.timeout_s, 20 * c->estimate_s) : 0;
     ptb_case_result *result = malloc(sizeof *result); // too large for a stack of a tested thread
     PTB_TRY(ptb_world_agree(env->world, result ? PTB_OK : PTB_NO_MEMORY));
     if (is_root(s))
-        show_case(s, part, c, estimate_s);
+        show_case(s, part, c, ptb_forecast_s(&s->forecast, key));
     ptb_watch_begin(s->watch, key, timeout_s);
     ptb_status status = ptb_runner_case(runner, run, c, result);
     if (status == PTB_OK) {
-        if (result->count && result->faults >= 1)
-            ptb_params_set(&result->facts, "page_faults", "%.0f", result->faults);
-        if (result->count && faults_spoil(c, result))
-            ptb_params_set(
-                &result->facts, "warning", "%s",
-                "memory is allocated and first touched inside the timed call; see README 'MPI allocations'");
         count_result(s, result);
         if (is_root(s))
             report_case(s, c, result, key);
@@ -192,13 +157,14 @@ static ptb_status run_case(session *s, const ptb_part *part, ptb_runner *runner,
     return status;
 }
 
-static void count_case(session *s, const ptb_part *part, const ptb_case *c, const char *key)
+static ptb_status count_case(session *s, const ptb_part *part, const ptb_case *c, const char *key)
 {
     double estimate_s = ptb_runner_estimate_s(&part->measure, part->bench, c);
     s->cases++;
     s->planned_s += estimate_s;
     if (is_root(s) && s->plan->run.dry_run)
         ptb_case_print_planned(c, key, estimate_s);
+    return ptb_forecast_add(&s->forecast, key, estimate_s);
 }
 
 // All cases of an opened benchmark.
@@ -214,15 +180,12 @@ static ptb_status run_cases(session *s, const ptb_part *part, const ptb_runner_e
         if (!more)
             return PTB_OK;
         complete_case(part, env->world, &c, key);
-        if (is_done(s, key))
+        if (ptb_keys_have(&s->done, key))
             continue;
-        if (s->counting)
-            count_case(s, part, &c, key);
-        else
-            PTB_TRY(run_case(s, part, runner, env, run, &c, key));
+        PTB_TRY(s->counting ? count_case(s, part, &c, key) : run_case(s, part, runner, env, run, &c, key));
         ptb_listen_end(&s->listener); // a case's errors are its own
         ptb_listen_begin(&s->listener);
-        PTB_TRY(add_done(s, key));
+        PTB_TRY(ptb_keys_add(&s->done, key));
     }
 }
 
@@ -283,9 +246,9 @@ static ptb_status skip_part(session *s, const ptb_part *part, int ranks, const c
     ptb_params_set(&params, "part", "%s", part->name);
     ptb_params_set(&params, "ranks", "%d", ranks);
     snprintf(key, sizeof key, "%s/part=%s/ranks=%d", part->bench->plugin.name, part->name, ranks);
-    if (is_done(s, key))
+    if (ptb_keys_have(&s->done, key))
         return PTB_OK;
-    ptb_status status = add_done(s, key);
+    ptb_status status = ptb_keys_add(&s->done, key);
     if (s->counting) {
         s->cases++;
         if (is_root(s) && s->plan->run.dry_run)
@@ -396,26 +359,21 @@ static ptb_status run_parts(session *s)
     return PTB_OK;
 }
 
-static void forget_done(session *s, size_t keep)
-{
-    while (s->done_count > keep)
-        free(s->done[--s->done_count]);
-}
-
 // Goes through the plan without measuring, for the number of cases and the time they will take. Rank 0 speaks
 // for all: what is wrong with the request is wrong on every rank.
 static ptb_status count_cases(session *s, bool silent)
 {
-    size_t keep = s->done_count;
+    size_t keep = s->done.count;
     s->counting = true;
     s->cases = s->open_count = 0;
     s->planned_s = 0;
+    ptb_forecast_clear(&s->forecast);
     if (!is_root(s) || silent)
         ptb_log_set_level((ptb_log_level)-1);
     ptb_status status = run_parts(s);
     ptb_log_set_level(PTB_LOG_INFO);
     s->counting = false;
-    forget_done(s, keep);
+    ptb_keys_cut(&s->done, keep);
     return status;
 }
 
@@ -490,6 +448,14 @@ static void summarise_on_root(const session *s, ptb_status status)
                  option, db);
 }
 
+static ptb_status read_done(session *s)
+{
+    ptb_keys_release(&s->done);
+    PTB_TRY(ptb_session_done_keys(&s->store, s->plan, s->origin, s->world, &s->done.items, &s->done.count));
+    s->done.room = s->kept = s->done.count;
+    return PTB_OK;
+}
+
 static ptb_status run_stored(session *s)
 {
     s->store.repetition_index = s->origin->repetition;
@@ -498,12 +464,8 @@ static ptb_status run_stored(session *s)
     if (is_root(s) && s->plan->run.renew_auto && !s->store.repetition_index && !s->origin->resume)
         ptb_auto_forget();
     PTB_TRY(ptb_session_store_open(s->plan, s->origin, s->world, &s->topology, &s->store));
-    free(s->done); // empty again after counting
-    s->done = NULL;
-    s->done_room = 0;
-    PTB_TRY(ptb_session_done_keys(&s->store, s->origin, s->world, &s->done, &s->done_count));
-    s->done_room = s->kept = s->done_count;
-    if (s->done_count)
+    PTB_TRY(read_done(s));
+    if (s->done.count)
         PTB_TRY(count_cases(s, true));
     ptb_progress_init(&s->progress, s->plan->run.quiet, s->origin->terminal, s->origin->columns);
     s->progress.cases = s->cases;
@@ -527,18 +489,30 @@ static ptb_status run_stored(session *s)
     return ptb_world_agree(s->world, status);
 }
 
+// Of a run that is taken up, what is missing of each repetition.
 static ptb_status print_plan(session *s)
 {
-    PTB_TRY(count_cases(s, false));
-    char total[32];
-    ptb_progress_format_s(s->planned_s, total, sizeof total);
+    const int repeat = (int)s->plan->run.repeat;
+    size_t cases = 0, kept = 0;
+    double planned_s = 0;
+    char total[32], more[96] = "";
+    for (int r = 0; r < (s->origin->resume ? repeat : 1); r++) {
+        s->store.repetition_index = r;
+        if (s->origin->resume)
+            PTB_TRY(read_done(s));
+        PTB_TRY(count_cases(s, r > 0));
+        cases += s->cases;
+        kept += s->kept;
+        planned_s += s->planned_s;
+    }
+    ptb_progress_format_s(planned_s, total, sizeof total);
+    if (s->origin->resume)
+        snprintf(more, sizeof more, ", missing of run %.8s, which has %zu", s->origin->uuid, kept);
+    else if (repeat > 1)
+        snprintf(more, sizeof more, " for each of %d repetitions", repeat);
     if (is_root(s)) {
-        char repeated[64] = "";
-        if (s->plan->run.repeat > 1)
-            snprintf(repeated, sizeof repeated, " for each of %lld repetitions",
-                     (long long)s->plan->run.repeat);
-        printf("%zu case%s, about %s%s, on %d rank%s on %d host%s\n", s->cases, plural(s->cases), total,
-               repeated, s->world->size, plural((size_t)s->world->size), s->world->hosts,
+        printf("%zu case%s, about %s%s, on %d rank%s on %d host%s\n", cases, plural(cases), total, more,
+               s->world->size, plural((size_t)s->world->size), s->world->hosts,
                plural((size_t)s->world->hosts));
         fflush(stdout);
     }
@@ -549,9 +523,9 @@ static ptb_status print_plan(session *s)
 // other than 0.
 static void release(session *s, ptb_status status)
 {
-    forget_done(s, 0);
-    free(s->done);
+    ptb_keys_release(&s->done);
     free(s->opened);
+    ptb_forecast_clear(&s->forecast);
     ptb_session_store_close(&s->store);
     ptb_job_status_ended(s->origin->job_status, ptb_status_exit_code(status));
     ptb_watch_set_world(s->watch, NULL);

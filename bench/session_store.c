@@ -228,11 +228,18 @@ ptb_status ptb_session_store_open(const ptb_plan *plan, const ptb_run_origin *or
 }
 
 // The keys one after the other, each with its NUL.
-static ptb_status read_keys(const ptb_session_store *store, const ptb_run_origin *origin, ptb_text *blob,
-                            size_t *count)
+static ptb_status read_keys(const ptb_session_store *store, const char *database,
+                            const ptb_run_origin *origin, ptb_text *blob, size_t *count)
 {
     char **keys = NULL;
-    PTB_TRY(ptb_store_done_keys(store->store, origin->uuid, store->repetition_index, &keys, count));
+    ptb_store *reader = NULL;
+    if (!store->store)
+        PTB_TRY(ptb_store_open(database, PTB_STORE_READ, &reader));
+    ptb_status status = ptb_store_done_keys(reader ? reader : store->store, origin->uuid,
+                                            store->repetition_index, &keys, count);
+    if (reader)
+        ptb_store_close(reader);
+    PTB_TRY(status);
     for (size_t i = 0; i < *count; i++) {
         ptb_text_append_bytes(blob, keys[i], strlen(keys[i]) + 1);
         free(keys[i]);
@@ -256,12 +263,14 @@ static ptb_status cut_keys(const char *blob, size_t count, char ***out)
     return PTB_OK;
 }
 
-ptb_status ptb_session_done_keys(const ptb_session_store *store, const ptb_run_origin *origin,
-                                 ptb_world *world, char ***keys, size_t *count)
+ptb_status ptb_session_done_keys(const ptb_session_store *store, const ptb_plan *plan,
+                                 const ptb_run_origin *origin, ptb_world *world, char ***keys, size_t *count)
 {
     ptb_text blob = PTB_TEXT_INIT;
     size_t sizes[2] = {0, 0};
-    ptb_status status = world->rank == 0 ? read_keys(store, origin, &blob, &sizes[0]) : PTB_OK;
+    ptb_status status = world->rank == 0
+                            ? read_keys(store, ptb_command_database(plan->run.db), origin, &blob, &sizes[0])
+                            : PTB_OK;
     sizes[1] = blob.length;
     status = ptb_world_agree(world, status);
     if (status == PTB_OK)

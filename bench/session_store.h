@@ -16,9 +16,10 @@ typedef struct {
 // Collective. Measures clock and loop, gathers topologies and opens run and repetition on rank 0.
 ptb_status ptb_session_store_open(const ptb_plan *plan, const ptb_run_origin *origin, ptb_world *world,
                                   const ptb_topology *topology, ptb_session_store *out);
-// Collective: the keys that are done already, on all ranks; heap strings in a heap array.
-ptb_status ptb_session_done_keys(const ptb_session_store *store, const ptb_run_origin *origin,
-                                 ptb_world *world, char ***keys, size_t *count);
+// Collective: the keys of the repetition that are done already, on all ranks; heap strings in a heap array.
+// Where the store was not opened, the database is only read.
+ptb_status ptb_session_done_keys(const ptb_session_store *store, const ptb_plan *plan,
+                                 const ptb_run_origin *origin, ptb_world *world, char ***keys, size_t *count);
 void ptb_session_store_close(ptb_session_store *store);
 
 #endif

@@ -92,7 +92,12 @@ has err "ptbench run --resume"
 before=$(cases stop.db)
 [ "$before" -ge 1 ] && [ "$before" -lt 36 ] || fail "$before cases are stored"
 no_orphans stop.db
-# A resumed run takes selection and options from the stored one and measures the rest.
+# A resumed run takes selection and options from the stored one and measures the rest; so does its plan.
+try 0 "$PTBENCH" run --resume last --db stop.db --dry-run
+has out "$((36 - before)) cases, about"
+has out "missing of run"
+[ "$(grep -c ' s  all_reduce/' out)" = "$((36 - before))" ] || { fail "other cases are planned"; cat out; }
+[ "$(state stop.db)" = interrupted ] || fail "state $(state stop.db) after --dry-run"
 try 0 "$PTBENCH" run --resume last --db stop.db
 [ "$(state stop.db)" = complete ] || fail "state $(state stop.db) after --resume"
 [ "$(cases stop.db)" = 36 ] || fail "$(cases stop.db) cases after --resume"

@@ -1,5 +1,6 @@
 // The time that is left: estimates, corrected by how long measured cases took, without those that were not
-// measured.
+// measured; and the estimate of each case, as it was planned.
+#include "bench/forecast.h"
 #include "bench/progress.h"
 
 #include <setjmp.h>
@@ -56,11 +57,29 @@ static void what_was_not_measured_leaves_the_plan(void **state)
     assert_float_equal(ptb_progress_remaining_s(&p), 0, 1e-9);
 }
 
+// In order, with some left out: a part that could not be opened.
+static void each_case_has_what_was_planned_for_it(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"a", "b", "c", "d"};
+    ptb_forecast f = {.cases = NULL};
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 0; i < 4; i++)
+            assert_int_equal(ptb_forecast_add(&f, keys[i], (double)i), PTB_OK);
+        assert_float_equal(ptb_forecast_s(&f, "b"), 1, 0);
+        assert_float_equal(ptb_forecast_s(&f, "not planned"), 0, 0);
+        assert_float_equal(ptb_forecast_s(&f, "d"), 3, 0);
+        assert_float_equal(ptb_forecast_s(&f, "d"), 0, 0);
+        ptb_forecast_clear(&f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(estimates_are_corrected),
         cmocka_unit_test(what_was_not_measured_leaves_the_plan),
+        cmocka_unit_test(each_case_has_what_was_planned_for_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
