@@ -69,7 +69,9 @@ const ptb_opt ptb_measure_opts[] = {
      .metavar = "MODE",
      .help = "latency starts each operation together on all ranks; back-to-back times batches of operations; "
              "auto uses "
-             "batches for operations shorter than 10 us. What was used is stored"},
+             "batches for operations shorter than 10 us, but in place where they overwrite their input, and "
+             "elsewhere each alone. What was used is stored; a case that cannot have what is asked for is "
+             "skipped"},
     {.name = "time",
      .type = PTB_OPT_CHOICE,
      .offset = FIELD(time),

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { DEFAULT_MIN = 20, DEFAULT_MAX = 10000, BACK_TO_BACK_MIN = 20, SIZING_SAMPLES = 3 };
 static const double short_operation_ns = 10e3; // below, a clock read and a start are no longer negligible
@@ -93,6 +94,25 @@ double ptb_runner_estimate_s(const ptb_measure *measure, const ptb_bench *bench,
         sampling_s = fmin(sampling_s, max * iteration_s);
     double warming_s = warmup > 0 ? warmup * iteration_s : fmax(4 * iteration_s, 0.05 * measure->max_time_s);
     return 0.01 + 1.1 * sampling_s + warming_s;
+}
+
+void ptb_runner_check_mode(const ptb_measure *measure, const ptb_bench *bench, ptb_case *c)
+{
+    bool alone = !c->batch && (c->fixed_batch || bench->defaults.latency_only);
+    if (*c->skip)
+        return;
+    if (alone && strcmp(measure->mode, "back-to-back") == 0)
+        snprintf(c->skip, sizeof c->skip, "--mode back-to-back: %s; leave --mode out for it",
+                 bench->defaults.latency_only
+                     ? "each of its iterations is timed alone"
+                     : "it overwrites its own input, which has to be set anew before "
+                       "the next operation");
+    if (c->batch && strcmp(measure->mode, "latency") == 0)
+        snprintf(
+            c->skip, sizeof c->skip,
+            "--mode latency: its iterations overlap, and %llu of them are timed end to end; leave --mode "
+            "out for it",
+            (unsigned long long)c->batch);
 }
 
 static bool is_fixed(const ptb_runner *runner)
@@ -345,6 +365,22 @@ static ptb_status derive(ptb_runner *runner, ptb_bench_run *run, ptb_case_result
 
 // ---- a case
 
+bool ptb_runner_faults_spoil(const ptb_case *c, const ptb_case_result *result)
+{
+    double fault_bytes = result->faults * (double)sysconf(_SC_PAGESIZE);
+    return c->bytes > 0 && fault_bytes >= 65536 && fault_bytes >= (double)c->bytes / 8;
+}
+
+static void note_faults(const ptb_case *c, ptb_case_result *result)
+{
+    if (result->count && result->faults >= 1)
+        ptb_params_set(&result->facts, "page_faults", "%.0f", result->faults);
+    if (result->count && ptb_runner_faults_spoil(c, result))
+        ptb_params_set(
+            &result->facts, "warning", "%s",
+            "memory is allocated and first touched inside the timed call; see README 'MPI allocations'");
+}
+
 static ptb_status set_ended(ptb_runner *runner, ptb_status status, const char *mine, ptb_case_result *result)
 {
     result->state = status == PTB_SKIPPED || status == PTB_UNSUPPORTED ? PTB_CASE_SKIPPED : PTB_CASE_FAILED;
@@ -407,6 +443,8 @@ ptb_status ptb_runner_case(ptb_runner *runner, ptb_bench_run *run, const ptb_cas
     ptb_status status = try_case(runner, run, c, result, reason);
     if (status != PTB_OK && status != PTB_INTERRUPTED && status != PTB_LOST)
         status = set_ended(runner, status, reason, result);
+    if (status == PTB_OK)
+        note_faults(c, result);
     result->elapsed_s = (double)(ptb_clock_ns() - begin_ns) * 1e-9;
     return status;
 }

@@ -59,6 +59,11 @@ ptb_status ptb_reason_gather(ptb_world *world, ptb_status status, const char *mi
 ptb_status ptb_runner_case(ptb_runner *runner, ptb_bench_run *run, const ptb_case *c,
                            ptb_case_result *result);
 void ptb_runner_end(ptb_runner *runner, ptb_bench_run *run, const ptb_case *c);
+// Whether memory that is touched for the first time inside the timed call is a large part of its time.
+bool ptb_runner_faults_spoil(const ptb_case *c, const ptb_case_result *result);
+// Skips the case, with the reason, where --mode asks for what it cannot have: its key would say a mode in
+// which it did not run.
+void ptb_runner_check_mode(const ptb_measure *measure, const ptb_bench *bench, ptb_case *c);
 // Seconds that the case will about take, from its estimate_s; for plans and progress, no promise.
 double ptb_runner_estimate_s(const ptb_measure *measure, const ptb_bench *bench, const ptb_case *c);
 

@@ -180,6 +180,7 @@ static ptb_status run_cases(session *s, const ptb_part *part, const ptb_runner_e
         if (!more)
             return PTB_OK;
         complete_case(part, env->world, &c, key);
+        ptb_runner_check_mode(&part->measure, part->bench, &c);
         if (ptb_keys_have(&s->done, key))
             continue;
         PTB_TRY(s->counting ? count_case(s, part, &c, key) : run_case(s, part, runner, env, run, &c, key));

@@ -107,6 +107,10 @@ has out "3 cases, about 1 s, on 2 ranks on 1 host"
 try 0 "$PTBENCH" run step --np 2 --dry-run --layers 2 --hidden 64 --heads 2
 has out "  guessed from 100 GFLOP/s a rank"
 
+# A mode that a case cannot have is not replaced by another under its name.
+try 0 "$PTBENCH" run all_reduce --np 2 --comm host --bytes 8 --mode back-to-back --dry-run
+[ "$(grep -c 'skipped: --mode back-to-back: it overwrites its own input' out)" = 1 ] || { fail "not one skipped"; cat out; }
+
 # What is wrong with a request is said once, by exit code 2, and nothing is stored.
 refused() { # MESSAGE ARGUMENT...
     local message=$1

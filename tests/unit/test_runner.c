@@ -401,6 +401,37 @@ static void test_fixed_batch_is_never_batched(void **state)
     end(s);
 }
 
+// Skipped with the reason, so that no key says a mode in which its case did not run.
+static void test_a_mode_that_cannot_be_had(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *mode;
+        bool fixed, latency_only;
+        uint64_t batch;
+        const char *skip;
+    } of[] = {
+        {"auto", true, true, 8, ""},
+        {"latency", true, true, 0, ""},
+        {"latency", false, true, 8, "8 of them are timed end to end"},
+        {"back-to-back", false, false, 0, ""},
+        {"back-to-back", false, true, 8, ""},
+        {"back-to-back", true, false, 0, "overwrites its own input"},
+        {"back-to-back", false, true, 0, "timed alone"},
+    };
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        ptb_bench bench = {.defaults = {.latency_only = of[i].latency_only}};
+        ptb_measure measure = {.mode = (char *)of[i].mode};
+        ptb_case c = {.fixed_batch = of[i].fixed, .batch = of[i].batch};
+        ptb_runner_check_mode(&measure, &bench, &c);
+        assert_int_equal(*c.skip != 0, *of[i].skip != 0);
+        assert_non_null(strstr(c.skip, of[i].skip));
+        snprintf(c.skip, sizeof c.skip, "known before");
+        ptb_runner_check_mode(&measure, &bench, &c);
+        assert_string_equal(c.skip, "known before");
+    }
+}
+
 // A pipeline has as many operations a sample as it says, whatever they take and whatever is asked for.
 static void test_batch_of_the_case(void **state)
 {
@@ -509,6 +540,7 @@ int main(void)
         cmocka_unit_test(test_short_operations_in_batches),
         cmocka_unit_test(test_batch_size_withstands_interruptions),
         cmocka_unit_test(test_fixed_batch_is_never_batched),
+        cmocka_unit_test(test_a_mode_that_cannot_be_had),
         cmocka_unit_test(test_batch_of_the_case),
         cmocka_unit_test(test_maximum_over_ranks),
         cmocka_unit_test(test_average_over_ranks),
