@@ -20,7 +20,7 @@ static const char sql[] =
     " " FACT("sizes") " AS sizes, c.median_ns / 1e3 AS median,"
     " max(ci_high_ns - median_ns, median_ns - ci_low_ns) / median_ns AS spread,"
     " coalesce(" PTB_SQL_METRIC("compute") ", " PTB_SQL_METRIC("bandwidth") ") AS rate,"
-    " coalesce(" PTB_SQL_METRIC("peak") ", " PTB_SQL_METRIC("copy") ") AS top,"
+    " coalesce(" PTB_SQL_METRIC("peak") ", " PTB_SQL_METRIC("copy") ", " PTB_SQL_METRIC("read") ") AS top,"
     " coalesce(" PTB_SQL_UNIT("compute") ", " PTB_SQL_UNIT("bandwidth") ") AS unit,"
     " " PTB_SQL_METRIC("of_limit") " / 100 AS ratio, " PTB_SQL_METRIC("best_of_limit") " / 100 AS best,"
     " nullif(c.samples, 0) AS samples, c.state AS state"
@@ -48,11 +48,13 @@ static const ptb_report kernels = {
     .order = 65,
     .where = PTB_REPORT_HTML | PTB_REPORT_TERMINAL,
     .title = "Kernels",
-    .caption = "Each kernel alone, farthest from its limit first. The limit of products and attention is the "
-               "best rate of matrix products of the type, that of the others a copy that reads and writes as "
-               "many bytes; both the fastest of some, in the same run with the same threads. Best: of the "
-               "fastest sample, where the median suffered from other programs. Arithmetic (exponentials, "
-               "random draws) keeps some kernels from the speed of a copy in the caches.",
+    .caption =
+        "Each kernel alone, farthest from its limit first. The limit of products and attention is the "
+        "best rate of matrix products of the type, that of the others a copy that reads and writes as "
+        "many bytes, or a read of as many where they only read; each the fastest of some until then, in "
+        "the same run with the same threads, and measured again where a kernel is faster. Best: of the "
+        "fastest sample, where the median suffered from other programs. Arithmetic (exponentials, "
+        "random draws) keeps some kernels from the speed of a copy in the caches.",
     .table_sql = sql,
     .columns = columns,
     .column_count = sizeof columns / sizeof *columns,

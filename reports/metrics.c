@@ -2,11 +2,15 @@
 #include "reports/report.h"
 #include "reports/sql.h"
 
-static const char sql[] =
-    PTB_SQL_CASES " SELECT metric.name AS name, metric.unit AS unit, metric.convention AS convention,"
-                  " replace(group_concat(DISTINCT c.bench), ',', ', ') AS benches FROM c JOIN metric ON "
-                  "metric.case_id = c.id"
-                  " GROUP BY 1, 2, 3 ORDER BY 1, 4, 2, 3";
+// What the conventions of a step's parts call C and K comes with them.
+static const char sql[] = PTB_SQL_CASES
+    " SELECT metric.name AS name, metric.unit AS unit, metric.convention AS convention,"
+    " replace(group_concat(DISTINCT c.bench), ',', ', ') AS benches FROM c JOIN metric ON "
+    "metric.case_id = c.id"
+    " GROUP BY 1, 2, 3"
+    " UNION ALL SELECT 'C, K, |X|', '', 'when a rank communicated; when it computed; how long X is in"
+    " all', 'step' WHERE EXISTS (SELECT 1 FROM c JOIN metric ON metric.case_id = c.id"
+    " WHERE metric.convention LIKE '%|C%') ORDER BY 1, 4, 2, 3";
 
 static const ptb_report_column columns[] = {
     {.name = "name", .title = "metric"},

@@ -26,8 +26,8 @@ static const char sql[] = PTB_SQL_CASES
     " GROUP BY run_id"
     " UNION ALL SELECT run_id, 6, 'warn', run_name || ': ' || count(*) || CASE count(*) WHEN 1 THEN ' case'"
     " ELSE ' cases' END || ' came with a warning; see below.' FROM c"
-    " WHERE json_extract(facts, '$.warning') <> '' GROUP BY run_id"
-    ") ORDER BY id, o";
+    " WHERE json_extract(facts, '$.warning') <> '' OR " PTB_SQL_METRIC("hfu") " > 100 GROUP BY run_id"
+                                                                              ") ORDER BY id, o";
 
 ptb_status ptb_notices_query(ptb_store *store, const char *runs_json, ptb_table **table)
 {

@@ -2,6 +2,10 @@
 #include "reports/report.h"
 #include "reports/sql.h"
 
+// Nobody is shown a column of zeros; beside other numbers, 0 is one.
+#define IF_ANY(metric)                                                                                       \
+    "CASE WHEN max(" PTB_SQL_METRIC(metric) ") OVER () > 0 THEN " PTB_SQL_METRIC(metric) " END"
+
 // clang-format off
 static const char sql[] =
     PTB_SQL_CASES " SELECT " PTB_SQL_STEP_HEADING " AS heading, " PTB_SQL_STEP_NOTE " AS note, c.run_name AS run,"
@@ -12,8 +16,8 @@ static const char sql[] =
     " " PTB_SQL_METRIC("tokens_per_s") " AS tokens,"
     " " PTB_SQL_METRIC("flops_per_s") " / CASE " PTB_SQL_UNIT("flops_per_s")
     " WHEN 'FLOP/s' THEN 1e9 WHEN 'MFLOP/s' THEN 1e3 WHEN 'TFLOP/s' THEN 1e-3 ELSE 1.0 END AS flops,"
-    " " PTB_SQL_METRIC("mfu") " AS mfu, nullif(" PTB_SQL_METRIC("steps_starved") ", 0) AS starved,"
-    " nullif(" PTB_SQL_METRIC("skipped_steps") ", 0) AS skipped,"
+    " " PTB_SQL_METRIC("mfu") " AS mfu, " IF_ANY("steps_starved") " AS starved,"
+    " " IF_ANY("skipped_steps") " AS skipped,"
     " " PTB_SQL_METRIC("loss_first") " AS loss_first, " PTB_SQL_METRIC("loss_last") " AS loss_last,"
     " c.state AS state"
     " FROM c WHERE c.bench = 'step' AND c.state <> 'skipped' ORDER BY heading, note, c.ranks, c.id";

@@ -17,7 +17,7 @@ static const char figure_sql[] =
 
 static const char table_sql[] =
     PTB_SQL_STRATEGIES " SELECT model || ', ' || ranks_text || ', global batch ' || batch_size AS heading,"
-    " note, strategy, repetition, samples, median, max(high - median, median - low) / median AS spread, ideal,"
+    " note, strategy, run, repetition, samples, median, max(high - median, median - low) / median AS spread, ideal,"
     " efficiency, " PARTS " tokens, memory, volume"
     " FROM s WHERE strategies > 1 ORDER BY ranks, heading, note, id";
 // clang-format on
@@ -43,6 +43,7 @@ static const ptb_report_part parts[] = {
     }
 static const ptb_report_column columns[] = {
     {.name = "strategy", .title = "strategy"},
+    {.name = "run", .title = "run", .optional = true},
     {.name = "repetition", .title = "rep.", .cell = PTB_CELL_INTEGER, .optional = true},
     {.name = "median", .title = "step", .unit = "ms", .cell = PTB_CELL_NUMBER},
     {.name = "spread", .title = "+-", .unit = "%", .cell = PTB_CELL_PERCENT},

@@ -6,7 +6,8 @@
 
 // WITH-clause: table s, one row a training step's case on several ranks (one has nothing to divide), times in
 // ms, memory and volume in MB; `strategies` is how many different ones there are of the same model, ranks,
-// batch and conditions, `synchronous` the loss of those of them whose steps compute with all updates.
+// batch and conditions, `run` its name where there are several, `synchronous` the loss of those of them whose
+// steps compute with all updates.
 // clang-format off
 #define PTB_SQL_STRATEGIES                                                                                   \
     PTB_SQL_CASES                                                                                            \
@@ -26,7 +27,8 @@
     " " PTB_SQL_METRIC("staleness_mean") " AS staleness, " PTB_SQL_METRIC("staleness_max") " AS most_stale," \
     " " PTB_SQL_METRIC("stale_gradients") " / 100 AS stale, " PTB_SQL_STEP_PARAM("strategy") " AS name"      \
     " FROM c WHERE c.state = 'ok' AND c.bench = 'step' AND c.median_ns > 0 AND c.ranks > 1),"                \
-    " s AS (SELECT r.*, (SELECT count(DISTINCT o.strategy) FROM r AS o WHERE o.model = r.model"              \
+    " s AS (SELECT r.*, CASE WHEN (SELECT count(DISTINCT run_id) FROM r) > 1 THEN run_name END AS run,"      \
+    " (SELECT count(DISTINCT o.strategy) FROM r AS o WHERE o.model = r.model"              \
     " AND o.note = r.note AND o.ranks = r.ranks AND o.batch_size = r.batch_size) AS strategies,"             \
     " (SELECT avg(o.early) FROM r AS o WHERE o.model = r.model AND o.note = r.note AND o.ranks = r.ranks"    \
     " AND o.batch_size = r.batch_size AND o.name NOT IN ('async', 'local-sgd')) AS synchronous FROM r) "

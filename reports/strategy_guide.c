@@ -8,17 +8,17 @@
 // leanest, the one that sends least.
 #define COMPARED                                                                                             \
     PTB_SQL_STRATEGIES                                                                                       \
-    ", o AS (SELECT *, model || ', ' || ranks_text || ', global batch ' || batch_size AS heading,"           \
+    ", o AS (SELECT *, strategy || coalesce(' of ' || run, '') AS named, model || ', ' || ranks_text || ', global batch ' || batch_size AS heading,"           \
     " row_number() OVER (PARTITION BY model, note, ranks, batch_size ORDER BY median) AS by_time,"           \
     " row_number() OVER (PARTITION BY model, note, ranks, batch_size ORDER BY memory, median) AS by_memory," \
     " row_number() OVER (PARTITION BY model, note, ranks, batch_size ORDER BY memory DESC) AS by_most"       \
     " FROM s WHERE strategies > 1),"                                                                         \
-    " a AS (SELECT f.heading AS heading, f.note AS note, f.strategy AS first, f.median AS t1, f.low AS low1,"\
+    " a AS (SELECT f.heading AS heading, f.note AS note, f.named AS first, f.median AS t1, f.low AS low1,"\
     " f.high AS high1, f.compute AS compute, f.exposed AS exposed, f.optimizer AS optimizer,"                \
     " f.efficiency AS efficiency, f.ideal AS ideal, f.memory AS memory1,"                                    \
-    " n.strategy AS second, n.median AS t2, n.low AS low2, n.high AS high2, n.exposed AS exposed2,"          \
+    " n.named AS second, n.median AS t2, n.low AS low2, n.high AS high2, n.exposed AS exposed2,"          \
     " n.compute AS compute2, n.optimizer AS optimizer2,"                                                     \
-    " m.strategy AS leanest, m.memory AS least, m.median AS lean_t, x.strategy AS widest, x.memory AS most"  \
+    " m.named AS leanest, m.memory AS least, m.median AS lean_t, x.named AS widest, x.memory AS most"  \
     " FROM o AS f JOIN o AS n ON n.heading = f.heading AND n.note = f.note AND n.by_time ="                  \
     " (SELECT coalesce(min(q.by_time) FILTER (WHERE coalesce(q.low <= f.high, 1)), min(q.by_time))"          \
     " FROM o AS q WHERE q.heading = f.heading AND q.note = f.note AND q.strategy <> f.strategy)"             \
@@ -53,7 +53,7 @@ static const char table_sql[] =
     " || CASE WHEN leanest = first THEN ', and it is the fastest'"
     " ELSE printf(', for %.2f times the time of the fastest', lean_t / t1) END"
     " FROM a WHERE least < most"
-    " UNION ALL SELECT heading, note, 4, 'what staleness costs', strategy,"
+    " UNION ALL SELECT heading, note, 4, 'what staleness costs', named,"
     " printf('gradients lack %.2g updates; the loss of steps 8 to 15 is %.4g against %.4g of synchronous ones',"
     " staleness, early, synchronous) FROM o WHERE staleness > 0 AND early + synchronous IS NOT NULL"
     " ORDER BY heading, note, at";

@@ -3,6 +3,11 @@
 #include "reports/report.h"
 #include "reports/sql.h"
 
+// It cannot be, so the peak is wrong, and with it every share of it.
+#define FASTER_THAN_PEAK                                                                                     \
+    "'the steps computed faster than the peak: other programs kept the processors busy while the peak was "  \
+    "measured, or --peak is too low; MFU and HFU are too high'"
+
 static const char sql[] = PTB_SQL_CASES
     " SELECT run_name || ': ' || warning AS heading, key FROM ("
     "SELECT c.run_id, c.run_name, json_extract(c.facts, '$.warning') AS warning, c.key AS key, c.id AS id "
@@ -15,7 +20,9 @@ static const char sql[] = PTB_SQL_CASES
     "maximum',"
     " c.key || ' (' || c.samples || CASE c.samples WHEN 1 THEN ' sample)' ELSE ' samples)' END, c.id FROM c"
     " WHERE c.state = 'ok' AND c.samples BETWEEN 1 AND 5"
-    ") ORDER BY run_id, warning, id";
+    " UNION ALL SELECT c.run_id, c.run_name, " FASTER_THAN_PEAK ", c.key || printf(' (HFU %.4g %%)',"
+    " " PTB_SQL_METRIC("hfu") "), c.id FROM c WHERE " PTB_SQL_METRIC("hfu") " > 100"
+                                                                            ") ORDER BY run_id, warning, id";
 
 static const ptb_report_column columns[] = {{.name = "key", .title = "case"}};
 

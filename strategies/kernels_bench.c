@@ -402,8 +402,9 @@ static ptb_status kernels_metrics(ptb_bench_run *run, const ptb_timing *timing, 
         ptb_metrics_add(
             metrics, "compute", rate, "GFLOP/s", PTB_HIGHER_IS_BETTER,
             "of one rank: multiplications and additions of the products as computed / median time");
-        ptb_metrics_add(metrics, "peak", limit, "GFLOP/s", PTB_NEUTRAL,
-                        "best rate of matrix products of this type in this run, same threads, slowest rank");
+        ptb_metrics_add(
+            metrics, "peak", limit, "GFLOP/s", PTB_NEUTRAL,
+            "best rate of matrix products of this type in this run until then, same threads, slowest rank");
         return PTB_OK;
     }
     ptb_metrics_add(metrics, "bandwidth", rate, "GB/s", PTB_HIGHER_IS_BETTER,

@@ -32,6 +32,7 @@ typedef struct {
     ptb_store *store;
     int64_t run, repetition;
     int ranks;
+    double hfu, starved; // of its steps; hfu 0: not known
 } data_run;
 
 static inline void data_must(ptb_status status, const char *what)
@@ -247,7 +248,47 @@ static inline void data_add_pair(const data_run *run, uint64_t bytes, double med
 
 enum { DATA_STEPS = 100, DATA_MS = 1000000 };
 
-static inline void data_add_memory(ptb_metrics *m)
+// A kernel against a limit that `limit` names: "copy" or "read", of 100 GB/s.
+static inline void data_add_kernel(const data_run *run, const char *kernel, const char *limit)
+{
+    ptb_params params = {0}, facts = {0};
+    const char *const named[][2] = {{"kernel", kernel}, {"layer", "block"},  {"precision", "f32"},
+                                    {"rows", "64"},     {"threads", "1"},    {"device", "host"},
+                                    {"model", "tiny"},  {"kernels", "host"}, {"seed", "1"}};
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        ptb_params_set(&params, named[i][0], "%s", named[i][1]);
+    ptb_params_set(&params, "ranks", "%d", run->ranks);
+    const double samples[8] = {1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007};
+    const ptb_rank_record rank = {.samples_ns = samples, .count = 8};
+    ptb_metrics m = {0};
+    ptb_metrics_add(&m, "bandwidth", 25, "GB/s", PTB_HIGHER_IS_BETTER, "bytes / median time");
+    ptb_metrics_add(&m, limit, 100, "GB/s", PTB_NEUTRAL, "fastest of as many bytes");
+    ptb_metrics_add(&m, "of_limit", 25, "%", PTB_HIGHER_IS_BETTER, "bandwidth / limit");
+    ptb_case named_case = {.params = params};
+    char key[PTB_KEY_BYTES];
+    ptb_case_key("kernels", &named_case, key);
+    const ptb_case_record record = {.bench = "kernels",
+                                    .key = key,
+                                    .params = &params,
+                                    .facts = &facts,
+                                    .ranks = run->ranks,
+                                    .hosts = 1,
+                                    .state = "ok",
+                                    .mode = "latency",
+                                    .combine = "max",
+                                    .stopped = "ci",
+                                    .batch = 1,
+                                    .started_utc_s = 1795960100,
+                                    .elapsed_s = 0.1,
+                                    .time_ns = ptb_stats_summarise(samples, 8),
+                                    .combined_ns = samples,
+                                    .combined_count = 8,
+                                    .rank = &rank,
+                                    .metrics = &m};
+    data_must(ptb_store_add_case(run->store, run->repetition, &record), "add kernel");
+}
+
+static inline void data_add_memory(const data_run *run, ptb_metrics *m)
 {
     const char *const parts[] = {"parameters",    "gradients", "optimizer", "activations",
                                  "communication", "workspace", "memory"};
@@ -262,7 +303,9 @@ static inline void data_add_memory(ptb_metrics *m)
     ptb_metrics_add(m, "parameters", 10.7e6, "", PTB_NEUTRAL, "all weights");
     ptb_metrics_add(m, "peak_resident", 321e6, "bytes", PTB_LOWER_IS_BETTER, "growth of the process");
     ptb_metrics_add(m, "mfu", 71.5, "%", PTB_HIGHER_IS_BETTER, "flops_per_s / matmul_peak");
-    ptb_metrics_add(m, "steps_starved", 0, "", PTB_LOWER_IS_BETTER, "steps that waited for input");
+    if (run->hfu > 0)
+        ptb_metrics_add(m, "hfu", run->hfu, "%", PTB_HIGHER_IS_BETTER, "products / matmul_peak");
+    ptb_metrics_add(m, "steps_starved", run->starved, "", PTB_LOWER_IS_BETTER, "steps that waited for input");
     ptb_metrics_add(m, "skipped_steps", 1, "", PTB_LOWER_IS_BETTER, "steps without an update");
 }
 
@@ -328,7 +371,7 @@ static inline void data_add_steps(const data_run *run, const char *strategy, int
                     "mean cross entropy a token");
     ptb_metrics_add(&m, "loss_steps_8_15", loss[steps / 2], "nats", PTB_LOWER_IS_BETTER,
                     "mean cross entropy a token");
-    data_add_memory(&m);
+    data_add_memory(run, &m);
     ptb_series series[2] = {{.name = "loss", .unit = "nats", .values = loss, .count = steps}};
     if (is_async)
         series[1] = data_add_staleness(&m);
