@@ -172,23 +172,37 @@ void ptb_trainer_memory(const ptb_trainer_config *c, uint64_t bytes[PTB_MEMORY_C
     bytes[PTB_MEMORY_WORKSPACE] += c->kernels->stream_workspace(c->threads);
 }
 
+enum { GIGABYTES_TEXT = 24 };
+// "12.3", "2580", "under 0.001".
+static const char *gigabytes(uint64_t bytes, char out[GIGABYTES_TEXT])
+{
+    double gb = (double)bytes * 1e-9;
+    if (bytes && gb < 0.001)
+        snprintf(out, GIGABYTES_TEXT, "under 0.001");
+    else
+        snprintf(out, GIGABYTES_TEXT, gb < 1000 ? "%.3g" : "%.0f", gb);
+    return out;
+}
+
 bool ptb_trainer_fits(const ptb_trainer_config *c, uint64_t available, int sharers, char *reason)
 {
     uint64_t bytes[PTB_MEMORY_COUNT], sum = 0;
     ptb_trainer_memory(c, bytes);
-    char has[96] = "";
+    char has[96] = "", text[PTB_MEMORY_COUNT][GIGABYTES_TEXT], all[GIGABYTES_TEXT], sharing[40];
     for (int i = 0; i < PTB_MEMORY_COUNT; i++)
         sum += bytes[i];
+    for (int i = 0; i < PTB_MEMORY_COUNT; i++)
+        gigabytes(bytes[i], text[i]);
+    snprintf(sharing, sizeof sharing, " to each of the %d ranks that share it", sharers);
     if (available != UINT64_MAX)
-        snprintf(has, sizeof has, "; %.3g GB are available to each of the %d ranks that share it",
-                 (double)available * 1e-9, sharers);
+        snprintf(has, sizeof has, "; %s GB are available%s", gigabytes(available, all),
+                 sharers > 1 ? sharing : "");
     snprintf(reason, PTB_REASON_BYTES,
-             "needs %.3g GB a rank (parameters %.3g, gradients %.3g, optimizer %.3g, activations %.3g, "
-             "communication %.3g, workspace %.3g) on device %s%s",
-             (double)sum * 1e-9, (double)bytes[PTB_MEMORY_PARAMETERS] * 1e-9,
-             (double)bytes[PTB_MEMORY_GRADIENTS] * 1e-9, (double)bytes[PTB_MEMORY_OPTIMIZER] * 1e-9,
-             (double)bytes[PTB_MEMORY_ACTIVATIONS] * 1e-9, (double)bytes[PTB_MEMORY_COMMUNICATION] * 1e-9,
-             (double)bytes[PTB_MEMORY_WORKSPACE] * 1e-9, c->device, has);
+             "needs %s GB a rank (parameters %s, gradients %s, optimizer %s, activations %s, "
+             "communication %s, workspace %s) on device %s%s",
+             gigabytes(sum, all), text[PTB_MEMORY_PARAMETERS], text[PTB_MEMORY_GRADIENTS],
+             text[PTB_MEMORY_OPTIMIZER], text[PTB_MEMORY_ACTIVATIONS], text[PTB_MEMORY_COMMUNICATION],
+             text[PTB_MEMORY_WORKSPACE], c->device, has);
     return sum <= available;
 }
 

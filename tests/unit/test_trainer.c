@@ -417,6 +417,8 @@ static void test_too_large(void **state)
     for (int r = 0; r < 2; r++) {
         assert_int_equal(run.status[r], PTB_SKIPPED);
         assert_non_null(strstr(run.reason[r], "GB a rank (parameters"));
+        assert_non_null(strstr(run.reason[r], "communication under 0.001, "));
+        assert_null(strstr(run.reason[r], "e+")); // thousands, as numbers that can be read
     }
 }
 
