@@ -189,9 +189,10 @@ static ptb_status open_rank(shared *s, int rank, const int *key, ptb_world **out
         return status;
     }
     // The threads of all pretended hosts share this machine.
-    int quota = ptb_topology_cgroup_cpus();
-    w->world.oversubscribed =
-        ptb_topology_allowed_cpus() < s->team->ranks || (quota > 0 && quota < s->team->ranks);
+    int quota = ptb_topology_cgroup_cpus(), cpus = ptb_topology_allowed_cpus();
+    w->world.sharing_ranks = s->team->ranks;
+    w->world.shared_cpus = quota > 0 && quota < cpus ? quota : cpus;
+    w->world.oversubscribed = w->world.shared_cpus < s->team->ranks;
     *out = &w->world;
     return PTB_OK;
 }

@@ -308,16 +308,27 @@ static int mask_count(const cpu_mask *mask)
     return count;
 }
 
-// More ranks than processors: among all ranks of the host, or among those that must stay inside one of them's
-// mask (ranks that a launcher bound to the same core).
-static bool too_many(const cpu_mask *masks, int ranks, int quota)
+// Ranks and the processors that they have together.
+typedef struct {
+    int ranks, cpus;
+} share;
+
+static share smaller_share(share a, share b)
+{
+    return (int64_t)b.cpus * a.ranks < (int64_t)a.cpus * b.ranks ? b : a;
+}
+
+// The smallest share: of all ranks of the host, or of those that must stay inside one of them's mask (ranks
+// that a launcher bound to the same core).
+static share find_share(const cpu_mask *masks, int ranks, int quota)
 {
     cpu_mask all = {{0}};
     for (int r = 0; r < ranks; r++)
         for (size_t i = 0; i < sizeof all.cpu; i++)
             all.cpu[i] |= masks[r].cpu[i];
-    if (mask_count(&all) < ranks || (quota > 0 && quota < ranks))
-        return true;
+    share least = {ranks, mask_count(&all)};
+    if (quota > 0 && quota < least.cpus)
+        least.cpus = quota;
     for (int r = 0; r < ranks; r++) {
         int inside = 0;
         for (int q = 0; q < ranks; q++) {
@@ -326,10 +337,28 @@ static bool too_many(const cpu_mask *masks, int ranks, int quota)
                 subset = (masks[q].cpu[i] & ~masks[r].cpu[i]) == 0;
             inside += subset;
         }
-        if (inside > mask_count(&masks[r]))
-            return true;
+        least = smaller_share(least, (share){inside, mask_count(&masks[r])});
     }
-    return false;
+    return least;
+}
+
+// The smallest share of all hosts.
+static ptb_status agree_share(world_mpi *w, share mine)
+{
+    ptb_world *world = &w->world;
+    share *all = malloc((size_t)world->size * sizeof *all);
+    if (!all) {
+        ptb_error("no memory for the shares of %d ranks", world->size);
+        return PTB_NO_MEMORY;
+    }
+    ptb_status status =
+        ptb_mpi_check(MPI_Allgather(&mine, 2, MPI_INT, all, 2, MPI_INT, w->comm), "MPI_Allgather");
+    for (int r = 0; r < world->size && status == PTB_OK; r++)
+        mine = smaller_share(mine, all[r]);
+    world->sharing_ranks = mine.ranks;
+    world->shared_cpus = mine.cpus;
+    free(all);
+    return status;
 }
 
 static ptb_status find_oversubscription(world_mpi *w)
@@ -347,8 +376,11 @@ static ptb_status find_oversubscription(world_mpi *w)
     }
     ptb_status status = ptb_mpi_check(
         MPI_Allgather(&mine, sizeof mine, MPI_BYTE, masks, sizeof mine, MPI_BYTE, w->host), "MPI_Allgather");
-    if (status == PTB_OK)
-        world->oversubscribed = too_many(masks, world->local_size, ptb_topology_cgroup_cpus());
+    if (status == PTB_OK) {
+        share mine = find_share(masks, world->local_size, ptb_topology_cgroup_cpus());
+        world->oversubscribed = mine.ranks > mine.cpus;
+        status = agree_share(w, mine);
+    }
     free(masks);
     return status;
 }

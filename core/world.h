@@ -45,6 +45,8 @@ struct ptb_world {
         *roll;            // of all ranks of the job (core/roll.h); NULL: nothing is known of how far they are
     const int *roll_rank; // [size], number of each rank in the roll; NULL without a roll
     bool oversubscribed;  // more ranks on this host than cores this job may use: waiting must yield
+    // Where ranks have the fewest processors, on whichever host: so many of them share so many.
+    int sharing_ranks, shared_cpus;
 };
 
 static inline ptb_status ptb_world_barrier(ptb_world *w)

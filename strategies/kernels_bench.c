@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "core/random.h"
 #include "strategies/backends.h"
+#include "strategies/crowd.h"
 #include "strategies/model_options.h"
 
 #include <inttypes.h>
@@ -430,6 +431,9 @@ static void kernels_facts(ptb_bench_run *run, ptb_params *facts)
     const char *ran = entry->ran ? entry->ran(&run->call) : NULL;
     if (ran)
         ptb_params_set(facts, "attention_kernels", "%s", ran);
+    if (strcmp(run->config->device, "host") == 0)
+        ptb_crowd_facts(run->env.world, (int)run->config->threads, "waiting for a turn counts as work",
+                        facts);
 }
 
 static void kernels_finish(ptb_bench_run *run)

@@ -2,8 +2,8 @@
 #include "strategies/step_division.h"
 
 #include "core/log.h"
-#include "core/topology.h"
 #include "strategies/context/context.h"
+#include "strategies/crowd.h"
 #include "strategies/tensor/tensor.h"
 
 #include <stdio.h>
@@ -67,25 +67,12 @@ ptb_status ptb_step_divide_batch(const ptb_step_config *c, const ptb_bench_env *
     return PTB_OK;
 }
 
-// A rank that is bound sees its own processors alone: ranks are then too many where the world says so.
-bool ptb_step_is_crowded(const ptb_world *world, int threads, int processors, char text[PTB_REASON_BYTES])
-{
-    int64_t wanted = (int64_t)world->local_size * threads;
-    if (wanted <= processors || !(world->oversubscribed || threads > 1))
-        return false;
-    snprintf(text, PTB_REASON_BYTES,
-             "%d ranks (threads %d) share %d processors: waiting for a turn counts as communication",
-             world->local_size, threads, processors);
-    return true;
-}
-
 void ptb_step_division_facts(const ptb_step_config *c, const ptb_world *world, const ptb_mesh *mesh,
                              ptb_params *facts)
 {
-    char text[PTB_MESH_TEXT], crowd[PTB_REASON_BYTES];
+    char text[PTB_MESH_TEXT];
     ptb_mesh_text(mesh, text);
     ptb_params_set(facts, "mesh", "%s", text);
-    if (strcmp(c->device, "host") == 0 &&
-        ptb_step_is_crowded(world, (int)c->threads, ptb_topology_allowed_cpus(), crowd))
-        ptb_params_set(facts, "warning", "%s", crowd);
+    if (strcmp(c->device, "host") == 0)
+        ptb_crowd_facts(world, (int)c->threads, "waiting for a turn counts as communication", facts);
 }

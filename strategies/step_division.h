@@ -22,8 +22,6 @@ ptb_status ptb_step_divide(const ptb_step_config *config, const ptb_bench_env *e
 ptb_status ptb_step_divide_batch(const ptb_step_config *config, const ptb_bench_env *env,
                                  const ptb_model_shape *shape, int64_t batch, ptb_step_division *division);
 
-// Whether the ranks of this host have fewer of its processors than threads; then how many, in words.
-bool ptb_step_is_crowded(const ptb_world *world, int threads, int processors, char text[PTB_REASON_BYTES]);
 // The mesh, and a warning where steps on the host are crowded.
 void ptb_step_division_facts(const ptb_step_config *config, const ptb_world *world, const ptb_mesh *mesh,
                              ptb_params *facts);

@@ -1,6 +1,7 @@
 // The configuration of steps: presets and what overrides them, effective batches, and that every option which
 // changes what is measured changes the case's key.
 #include "core/log.h"
+#include "strategies/crowd.h"
 #include "strategies/step_config.h"
 #include "strategies/step_division.h"
 #include "strategies/step_used.h"
@@ -233,18 +234,53 @@ static void test_batch(void **state)
     assert_non_null(strstr(reason, "31 = 15 x 2 + 1; use 30 or 45"));
 }
 
+// The facts of a case where so many ranks share so many processors; valid until the next call.
+static const ptb_params *crowd_facts(int ranks, int cpus, int threads)
+{
+    static ptb_params facts;
+    const ptb_world world = {.sharing_ranks = ranks, .shared_cpus = cpus};
+    facts.count = 0;
+    ptb_crowd_facts(&world, threads, "that takes long", &facts);
+    return &facts;
+}
+
+static const char *warning_of(int ranks, int cpus, int threads)
+{
+    return ptb_params_get(crowd_facts(ranks, cpus, threads), "warning");
+}
+
+static const char *waiting_of(const char *policy, const char *spins)
+{
+    unsetenv("OMP_WAIT_POLICY");
+    unsetenv("GOMP_SPINCOUNT");
+    if (policy)
+        setenv("OMP_WAIT_POLICY", policy, 1);
+    if (spins)
+        setenv("GOMP_SPINCOUNT", spins, 1);
+    assert_null(ptb_params_get(crowd_facts(1, 1, 1), "openmp_wait")); // nobody waits
+    return ptb_params_get(crowd_facts(1, 2, 2), "openmp_wait");
+}
+
 static void test_crowd(void **state)
 {
     (void)state;
-    char text[PTB_REASON_BYTES];
-    ptb_world bound = {.local_size = 2}, many = {.local_size = 4, .oversubscribed = true};
-    assert_false(ptb_step_is_crowded(&bound, 1, 1, text)); // each has a processor of its own
-    assert_false(ptb_step_is_crowded(&bound, 2, 4, text));
-    assert_true(ptb_step_is_crowded(&bound, 2, 2, text));
-    assert_non_null(strstr(text, "2 ranks (threads 2) share 2 processors"));
-    assert_true(ptb_step_is_crowded(&many, 1, 2, text));
-    many.local_size = 2; // a sweep's first: the others sleep
-    assert_false(ptb_step_is_crowded(&many, 1, 2, text));
+    setenv("OMP_WAIT_POLICY", "passive", 1);
+    assert_null(warning_of(2, 2, 1)); // each has a processor of its own
+    assert_null(warning_of(1, 8, 8)); // and where each is bound to as many as it has threads
+    assert_null(warning_of(8, 16, 2));
+    assert_string_equal(warning_of(2, 2, 2), "2 ranks (threads 2) share 2 processors: that takes long");
+    assert_string_equal(warning_of(4, 2, 1), "4 ranks (threads 1) share 2 processors: that takes long");
+    assert_string_equal(warning_of(1, 1, 2), "a rank (threads 2) has 1 processor: that takes long");
+    assert_string_equal(waiting_of("passive", NULL), "sleep at once");
+    assert_string_equal(waiting_of("PASSIVE", NULL), "sleep at once");
+    assert_string_equal(waiting_of(NULL, "0"), "sleep at once");
+    assert_string_equal(waiting_of("passive", "20"), "spin, then sleep");
+    assert_string_equal(waiting_of("active", NULL), "spin, then sleep");
+    assert_string_equal(waiting_of(NULL, NULL), "spin, then sleep");
+    assert_string_equal(warning_of(128, 64, 16),
+                        "128 ranks (threads 16) share 64 processors: OpenMP's threads "
+                        "spin; set OMP_WAIT_POLICY=passive");
+    assert_string_equal(warning_of(4, 2, 1), "4 ranks (threads 1) share 2 processors: that takes long");
 }
 
 static ptb_status check_used_by(ptb_step_config *config, const char *const *strategies, size_t count)
