@@ -4,6 +4,7 @@
 #include "bench/launch.h"
 #include "bench/resume.h"
 #include "bench/session.h"
+#include "bench/waiting.h"
 #include "collectives/launcher.h"
 #include "core/log.h"
 
@@ -64,8 +65,9 @@ static void take_inherited(inherited *from)
 }
 
 static ptb_status run_as_rank(const ptb_plan *plan, ptb_run_origin *origin, const ptb_launcher *launcher,
-                              const inherited *from)
+                              const inherited *from, bool crowded)
 {
+    char joined[64];
     if (!from->launched_by_us && plan->run.repeat > 1) {
         if (launcher->rank <= 0)
             ptb_error("--repeat needs ptbench to start the ranks itself, since each repetition is a fresh "
@@ -84,7 +86,8 @@ static ptb_status run_as_rank(const ptb_plan *plan, ptb_run_origin *origin, cons
     origin->repetition = (int)from->repetition;
     origin->terminal = from->terminal;
     origin->columns = (int)from->columns;
-    origin->launcher = *from->launcher ? from->launcher : launcher->name;
+    snprintf(joined, sizeof joined, "%s%s", launcher->name, crowded ? ", oversubscribed" : "");
+    origin->launcher = *from->launcher ? from->launcher : joined;
     origin->launcher_process = from->process;
     origin->job_status = launcher->rank == 0 ? from->job_status : "";
     return ptb_session_run(plan, origin);
@@ -128,6 +131,7 @@ static ptb_status run(const ptb_command_env *env, const void *config, const char
     ptb_plan *plan = NULL;
     ptb_run_origin origin = {.argc = env->argc, .argv = env->argv, .first = env->first, .uuid = uuid};
     PTB_TRY(ptb_launcher_detect(&launcher));
+    char **remembered = ptb_waiting_remember();
     take_inherited(&from);
     // All ranks find the same mistakes; one of them says so. What a process that starts ranks has let pass is
     // wrong only where a rank runs.
@@ -149,10 +153,14 @@ static ptb_status run(const ptb_command_env *env, const void *config, const char
         say_what_differs(&launcher);
         status = PTB_LOST;
     }
+    bool crowded = status == PTB_OK && launcher.launched &&
+                   ptb_waiting_settle(&launcher, ptb_plan_most_threads(plan), env->argv, remembered);
     if (status == PTB_OK)
-        status = launcher.launched ? run_as_rank(plan, &origin, &launcher, &from) : ptb_launch(plan, &origin);
+        status = launcher.launched ? run_as_rank(plan, &origin, &launcher, &from, crowded)
+                                   : ptb_launch(plan, &origin);
     ptb_plan_free(plan);
     ptb_launch_free_arguments(owned);
+    free(remembered);
     return status;
 }
 

@@ -147,12 +147,6 @@ ptb_status ptb_launch_arguments(const ptb_run_options *run, const char *mpirun, 
         add(&list, "mpi_yield_when_idle");
         add(&list, "1");
     }
-    // OpenMP's threads spin where they wait, for milliseconds, on the cores that the awaited ones need; steps
-    // then take so long that they look hung. What the user has set stays.
-    if (!fits && threads > 1 && !getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT")) {
-        add(&list, "-x");
-        add(&list, "OMP_WAIT_POLICY=passive");
-    }
     static const char *const exported[] = {PTB_ENV_UUID, PTB_ENV_REPETITION, PTB_ENV_LAUNCHER,
                                            PTB_ENV_PROCESS};
     for (size_t i = 0; i < sizeof exported / sizeof *exported; i++) {

@@ -48,10 +48,20 @@ static bool in_slurm_step(void)
     return step && ptb_text_parse_int(step, &id) && id >= 0 && id < 0xfffffff0LL;
 }
 
+// Processes of a step on each of its nodes, as in "4" or "4(x2)"; 0 where they are not as many on all.
+static int slurm_local_size(void)
+{
+    const char *text = in_slurm_step() ? getenv("SLURM_STEP_TASKS_PER_NODE") : NULL;
+    char *end = NULL;
+    long count = text ? strtol(text, &end, 10) : 0;
+    bool is_alike = count > 0 && count <= INT_MAX && (!*end || (*end == '(' && !strchr(end, ',')));
+    return is_alike ? (int)count : 0;
+}
+
 static ptb_status read_row(const launcher_row *row, ptb_launcher *out)
 {
-    ptb_launcher l = {.launched = true, .name = row->name, .size = 0, .rank = -1};
-    bool slurm = strcmp(row->name, "Slurm") == 0;
+    ptb_launcher l = {.launched = true, .name = row->name, .size = 0, .rank = -1, .mark = row->rank};
+    bool slurm = strcmp(row->name, "Slurm") == 0, open_mpi = strcmp(row->name, "Open MPI") == 0;
     PTB_TRY(read_number(row->rank, &l.rank));
     for (int i = 0; i < 3 && row->sizes[i]; i++) {
         // A Slurm variable outside a step describes the job's allocation, not what was started.
@@ -60,10 +70,11 @@ static ptb_status read_row(const launcher_row *row, ptb_launcher *out)
         PTB_TRY(read_number(row->sizes[i], &l.size));
         break;
     }
-    int local = 0;
-    if (getenv("OMPI_COMM_WORLD_LOCAL_SIZE") && strcmp(row->name, "Open MPI") == 0)
-        PTB_TRY(read_number("OMPI_COMM_WORLD_LOCAL_SIZE", &local));
-    l.one_host = l.size > 0 && local == l.size;
+    if (getenv("OMPI_COMM_WORLD_LOCAL_SIZE") && open_mpi)
+        PTB_TRY(read_number("OMPI_COMM_WORLD_LOCAL_SIZE", &l.local_size));
+    l.one_host = l.size > 0 && l.local_size == l.size;
+    if (!open_mpi) // an mpirun's daemons are Slurm's tasks
+        l.local_size = slurm_local_size();
     // `srun --pty bash` also is a step of one task; whoever types in it has not launched anything yet.
     if (slurm && l.size <= 1)
         l = (ptb_launcher){.name = "", .rank = -1};

@@ -11,6 +11,8 @@ typedef struct {
     int size;         // processes of the job, 0: the launcher does not say
     int rank;         // of this process, -1: unknown
     bool one_host;    // the launcher says that all processes of the job are on this host
+    int local_size;   // processes of the job on this host, 0: the launcher does not say
+    const char *mark; // a variable that every process of the job has and the launcher has not. Static storage
 } ptb_launcher;
 
 // Reads the environment of Open MPI's mpirun, PMI (MPICH and relatives), PMIx and Slurm, in this order: an

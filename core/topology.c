@@ -90,9 +90,9 @@ void ptb_topology_cpu_model(char *out, size_t out_size)
     }
 }
 
-// The affinity mask of this thread for any number of processors; NULL when the kernel refuses. *size in
-// bytes.
-static cpu_set_t *allowed_set(size_t *size)
+// The affinity mask of a process, 0 for this thread, for any number of processors; NULL when the kernel
+// refuses. *size in bytes.
+static cpu_set_t *allowed_set(int pid, size_t *size)
 {
     for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
         cpu_set_t *set = CPU_ALLOC(cpus);
@@ -100,7 +100,7 @@ static cpu_set_t *allowed_set(size_t *size)
         if (!set)
             return NULL;
         CPU_ZERO_S(*size, set);
-        if (sched_getaffinity(0, *size, set) == 0)
+        if (sched_getaffinity(pid, *size, set) == 0)
             return set;
         CPU_FREE(set);
         if (errno != EINVAL) // EINVAL: the kernel's mask is longer
@@ -109,13 +109,21 @@ static cpu_set_t *allowed_set(size_t *size)
     return NULL;
 }
 
-int ptb_topology_allowed_cpus(void)
+int ptb_topology_allowed_cpus_of(int pid)
 {
     size_t size;
-    cpu_set_t *set = allowed_set(&size);
-    int count = set ? CPU_COUNT_S(size, set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t *set = allowed_set(pid, &size);
+    int count = set ? CPU_COUNT_S(size, set) : 0;
     if (set)
         CPU_FREE(set);
+    return count;
+}
+
+int ptb_topology_allowed_cpus(void)
+{
+    int count = ptb_topology_allowed_cpus_of(0);
+    if (!count)
+        count = (int)sysconf(_SC_NPROCESSORS_ONLN);
     return count > 0 ? count : 1;
 }
 
@@ -142,7 +150,7 @@ static void list_cpus(const cpu_set_t *set, size_t size, char *out, size_t out_s
 static void read_binding(char *out, size_t out_size)
 {
     size_t size;
-    cpu_set_t *set = allowed_set(&size);
+    cpu_set_t *set = allowed_set(0, &size);
     copy_text(out, out_size, UNKNOWN);
     if (!set)
         return;
@@ -153,7 +161,7 @@ static void read_binding(char *out, size_t out_size)
 void ptb_topology_mask(ptb_cpu_mask *mask)
 {
     size_t size;
-    cpu_set_t *set = allowed_set(&size);
+    cpu_set_t *set = allowed_set(0, &size);
     *mask = (ptb_cpu_mask){{0}};
     if (!set)
         return;

@@ -47,6 +47,7 @@ void ptb_topology_allow(ptb_topology *topology, const ptb_cpu_mask *mask);
 // Two of the fields alone, without reading all the rest.
 void ptb_topology_cpu_model(char *out, size_t out_size); // "unknown" when the kernel does not say
 int ptb_topology_allowed_cpus(void);                     // at least 1
+int ptb_topology_allowed_cpus_of(int pid);               // of another process, 0: the kernel does not tell
 // Bytes of the last-level cache beside the processor that this thread runs on which each of `processes` on
 // this host can count on when as many of them as it has processors share it. 2 MiB when the kernel does not
 // tell.

@@ -1,7 +1,9 @@
 // Launchers seen through fabricated environments, and the variables that choose a transport.
 #include "bench/launch.h"
+#include "bench/waiting.h"
 #include "collectives/launcher.h"
 #include "core/log.h"
+#include "core/topology.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -129,20 +132,70 @@ static void crowds(void **state)
     set_environment(environment);
     assert_false(command_has(2, 1, "mpi_yield_when_idle"));
     assert_true(command_has(4, 1, "mpi_yield_when_idle"));
-    assert_false(command_has(4, 1, "OMP_WAIT_POLICY=passive"));
-    assert_false(command_has(1, 2, "OMP_WAIT_POLICY=passive"));
-    assert_true(command_has(2, 2, "OMP_WAIT_POLICY=passive"));
-    setenv("OMP_WAIT_POLICY", "active", 1);
-    assert_false(command_has(2, 2, "OMP_WAIT_POLICY=passive"));
+    assert_true(command_has(2, 2, "mpi_yield_when_idle"));
+}
+
+static bool crowded(int threads, int local_ranks, int own_cpus, int host_cpus, int quota)
+{
+    const ptb_waiting_place place = {threads, local_ranks, own_cpus, host_cpus, quota};
+    return ptb_waiting_is_crowded(&place);
+}
+
+static void waiting(void **state)
+{
+    (void)state;
+    assert_false(crowded(1, 2, 2, 2, 0));
+    assert_false(crowded(2, 1, 2, 2, 0));
+    assert_true(crowded(2, 4, 2, 2, 0));
+    assert_true(crowded(1, 4, 2, 2, 0));
+    assert_false(crowded(8, 8, 8, 64, 0));  // each bound to processors of its own
+    assert_true(crowded(8, 16, 32, 64, 0)); // to one socket or the other
+    assert_true(crowded(2, 2, 1, 64, 0));   // to one core
+    assert_true(crowded(4, 1, 8, 8, 2));
+    assert_true(crowded(2, 2, 8, 8, 2));
+    assert_false(crowded(2, 1, 8, 8, 2));
+    assert_false(crowded(4, 0, 4, 64, 0)); // how many ranks there are is not known
+    // The nearest process above that was not started as a rank.
+    set_environment("A=1");
+    assert_int_equal(ptb_waiting_launcher_cpus("PTB_NOBODY_HAS_THIS"),
+                     ptb_topology_allowed_cpus_of(getppid()));
+}
+
+static void local_sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *environment;
+        int local_size;
+        const char *mark;
+    } cases[] = {
+        {"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=3", 0, "OMPI_COMM_WORLD_RANK"},
+        {"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_RANK=3 SLURM_STEP_ID=0 "
+         "SLURM_STEP_TASKS_PER_NODE=1(x2)",
+         2, "OMPI_COMM_WORLD_RANK"},
+        {"PMIX_RANK=2 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=16 SLURM_STEP_TASKS_PER_NODE=8(x2)", 8,
+         "PMIX_RANK"},
+        {"PMIX_RANK=2 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=16 SLURM_STEP_TASKS_PER_NODE=16", 16, "PMIX_RANK"},
+        {"PMIX_RANK=2 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=7 SLURM_STEP_TASKS_PER_NODE=3(x2),1", 0,
+         "PMIX_RANK"},
+        {"PMIX_RANK=2 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=7 SLURM_STEP_TASKS_PER_NODE=4,3", 0, "PMIX_RANK"},
+        {"PMIX_RANK=2 SLURM_STEP_TASKS_PER_NODE=8(x2)", 0, "PMIX_RANK"}, // a shell's
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ptb_launcher l;
+        set_environment(cases[i].environment);
+        assert_int_equal(ptb_launcher_detect(&l), PTB_OK);
+        assert_int_equal(l.local_size, cases[i].local_size);
+        assert_string_equal(l.mark, cases[i].mark);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(crowds), // first: it needs PATH, which the others clear
-        cmocka_unit_test(detection),
-        cmocka_unit_test(nonsense),
-        cmocka_unit_test(transports),
+        cmocka_unit_test(waiting),  cmocka_unit_test(detection),  cmocka_unit_test(local_sizes),
+        cmocka_unit_test(nonsense), cmocka_unit_test(transports),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
