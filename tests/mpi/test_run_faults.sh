@@ -27,6 +27,7 @@ rank_1_of() { # DATABASE
 # samples wanted than there is time for, a case ends after ten times --max-time, whatever the clock resolves; all take 10 s,
 # or as long as a --max-time behind it says.
 begin_long() { # DATABASE [OPTION...]
+    : >err # nothing of the command before is taken for this one's
     env --default-signal=INT "$PTBENCH" run all_reduce --np 2 --comm host --algo direct -b 8 -e 1M --min-iters 2000000 \
         --max-iters 2000000 --max-time 25ms --mode latency --db "$@" >out 2>err &
     job=$!
@@ -106,6 +107,7 @@ try 0 "$PTBENCH" run --resume last --db stop.db
 has err "0 cases measured"
 try 2 "$PTBENCH" run --resume nosuchrun --db stop.db
 try 2 "$PTBENCH" run all_reduce --resume last --db stop.db
+has err "--resume takes what is measured, and how, from the stored run"
 
 # Ctrl-C while mpirun starts, when the ranks are not there yet, is not forgotten.
 for delay in 0.05 0.1 0.2; do
