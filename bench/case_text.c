@@ -1,6 +1,7 @@
 // How a case and what came of it are put into words on the progress line.
 #include "bench/case_text.h"
 
+#include "bench/record.h"
 #include "core/stats.h"
 
 #include <math.h>
@@ -79,11 +80,12 @@ void ptb_case_outcome(const ptb_case_result *result, char *out, size_t size)
             describe_metric(m, better, sizeof better);
     }
     double ci = ptb_stats_relative_ci(&result->time_ns);
+    const char *simulated = ptb_record_is_simulated(&result->facts) ? " [SIMULATED DEVICE]" : "";
     if (isfinite(ci))
-        snprintf(out, size, "%s +-%.*f%%%s", time, ci < 0.0995 ? 1 : 0, 100 * ci, better);
+        snprintf(out, size, "%s +-%.*f%%%s%s", time, ci < 0.0995 ? 1 : 0, 100 * ci, better, simulated);
     else
-        snprintf(out, size, "%s (%zu sample%s)%s", time, result->count, result->count == 1 ? "" : "s",
-                 better);
+        snprintf(out, size, "%s (%zu sample%s)%s%s", time, result->count, result->count == 1 ? "" : "s",
+                 better, simulated);
 }
 
 void ptb_case_print_planned(const ptb_case *c, const char *key, double estimate_s)

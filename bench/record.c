@@ -117,7 +117,7 @@ static ptb_status store_gathered(ptb_store *store, int64_t repetition, const gat
 }
 
 // A simulated device says so in its description (core/device.h), which every benchmark on a device states.
-static bool is_simulated(const ptb_params *facts)
+bool ptb_record_is_simulated(const ptb_params *facts)
 {
     const char *device = ptb_params_get(facts, "device");
     return device && strstr(device, "simulated");
@@ -138,7 +138,7 @@ ptb_status ptb_record_case(ptb_world *world, ptb_store *store, int64_t repetitio
             .bytes = c->bytes,
             .ranks = world->size,
             .hosts = world->hosts,
-            .simulated = is_simulated(&result->facts),
+            .simulated = ptb_record_is_simulated(&result->facts),
             .state = state_name(result->state),
             .reason = *result->reason ? result->reason : NULL,
             .mode = result->mode,

@@ -10,6 +10,8 @@
 ptb_status ptb_record_case(ptb_world *world, ptb_store *store, int64_t repetition, const char *bench,
                            const char *key, const ptb_case *c, const ptb_case_result *result,
                            const ptb_trace *trace);
+// Whether a case's facts say that its device is not a real one.
+bool ptb_record_is_simulated(const ptb_params *facts);
 // On rank 0 alone: a case that never began ("skipped", "failed") with its reason.
 ptb_status ptb_record_unrun(ptb_store *store, int64_t repetition, const char *bench, const char *key,
                             const ptb_params *params, int ranks, int hosts, const char *state,

@@ -242,8 +242,9 @@ static ptb_health check_gpu(const gpu *g, ptb_text *said)
         ptb_text_append(said, ": it does not answer; see dmesg | grep Xid, then reset or replace it");
         return PTB_HEALTH_WARNING;
     }
-    ptb_text_printf(said, ", %.0f GiB, PCIe %u x%u", (double)g->memory.total / (double)(1 << 30),
-                    g->generation_max, g->width_max);
+    ptb_text_printf(said, ", %.0f GiB", (double)g->memory.total / (double)(1 << 30));
+    if (g->generation_max && g->width_max)
+        ptb_text_printf(said, ", PCIe %u x%u", g->generation_max, g->width_max);
     if (g->links)
         ptb_text_printf(said, ", %u NVLinks %s (%s), %.0f GB/s each way", g->links,
                         g->link_version ? g->link_version : "of an unknown version",

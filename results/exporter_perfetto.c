@@ -70,10 +70,10 @@ static void name_event(ptb_text *text, const char *what, int pid, int tid, const
 }
 
 // The names of the process of a rank and of the lanes it uses.
-static void name_lanes(ptb_text *text, const ptb_span *spans, size_t count, int rank)
+static void name_lanes(ptb_text *text, const ptb_span *spans, size_t count, int rank, bool simulated)
 {
-    char name[24];
-    snprintf(name, sizeof name, "rank %d", rank);
+    char name[40];
+    snprintf(name, sizeof name, "rank %d%s", rank, simulated ? " [SIMULATED DEVICE]" : "");
     name_event(text, "process_name", rank, 0, name);
     for (size_t i = 0; i < count; i++) {
         bool is_known = false;
@@ -113,7 +113,8 @@ static ptb_status write_events(const ptb_table *t, const span_array *all, int64_
     ptb_text_append(&text, "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n");
     for (size_t row = 0; row < t->rows; row++)
         if (all[row].count)
-            name_lanes(&names, all[row].spans, all[row].count, (int)ptb_table_number(t, row, 1));
+            name_lanes(&names, all[row].spans, all[row].count, (int)ptb_table_number(t, row, 1),
+                       ptb_table_number(t, row, 3) > 0);
     ptb_text_append(&text, ptb_text_string(&names));
     ptb_status status = PTB_OK;
     for (size_t row = 0; row < t->rows && status == PTB_OK; row++) {
@@ -143,8 +144,9 @@ static ptb_status write_perfetto(ptb_store *store, const int64_t *runs, size_t r
     ptb_table *t;
     PTB_TRY(ptb_store_query(
         store,
-        "SELECT c.id, k.rank, c.key FROM repetition p JOIN bench_case c ON c.repetition_id = p.id "
-        "JOIN case_rank k ON k.case_id = c.id WHERE p.run_id = ?1 AND k.spans IS NOT NULL AND "
+        "SELECT c.id, k.rank, c.key, r.simulated FROM run r JOIN repetition p ON p.run_id = r.id "
+        "JOIN bench_case c ON c.repetition_id = p.id JOIN case_rank k ON k.case_id = c.id WHERE p.run_id = "
+        "?1 AND k.spans IS NOT NULL AND "
         "(?2 = '0' OR c.id = CAST(?2 AS INTEGER)) ORDER BY p.ordinal, c.id, k.rank",
         args, 2, &t));
     span_array *all = calloc(t->rows + 1, sizeof *all);

@@ -17,6 +17,7 @@ measure() {
     has err "1 case measured (0 wrong), 0 skipped, 0 failed"
     mv err "$name.said"
     try 0 "$PTBENCH" export last --format perfetto --output "$name.trace" --db runs.db
+    has "$name.trace" '"rank 0 [SIMULATED DEVICE]"'
 }
 # Of kernels on symmetric windows, which nobody asks for where an algorithm is named, NCCL tells nothing of the inside.
 measure enqueued "" --algo ring

@@ -40,8 +40,12 @@ attempt no_library=libnccl 3 run "${step[@]}" --np 2
 says err "NCCL (libnccl.so.2) is not on this machine"
 attempt no_library=libnccl 0 doctor
 says out "NCCL (libnccl.so.2) is not on this machine"
-attempt seed=1 0 doctor
+attempt memory=2048 0 doctor
 says out ", SIMULATED, the program itself"
+says out "GPUs 0 to 1: simulated GPU, 2 GiB"
+! grep -q "PCIe 0" "$work/out" || fail "a PCIe that nothing is known of is told"
+attempt memory=2048 0 run all_reduce --comm nccl --np 2 "${coll[@]}"
+says err "[SIMULATED DEVICE]"
 
 # An NCCL that lacks functions
 attempt no_function=ncclAlltoAll 0 run all_to_all --comm nccl --np 2 -b 1K -e 1K -n 2 -w 1 --place out

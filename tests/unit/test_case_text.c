@@ -68,6 +68,11 @@ static void test_outcomes(void **state)
     check_outcome("tokens_per_s", 588.9, "tokens/s", 1, "12.3 us (1 sample), 589 tokens/s");
     ptb_case_result *result = calloc(1, sizeof *result);
     char text[PTB_REASON_BYTES + 64];
+    result->count = 20;
+    result->time_ns = (ptb_summary){.count = 20, .median = 12340, .ci_low = 12000, .ci_high = 12500};
+    ptb_params_set(&result->facts, "device", "simulated GPU, 2.0 GiB, sm_90");
+    ptb_case_outcome(result, text, sizeof text);
+    assert_string_equal(text, "12.3 us +-2.8% [SIMULATED DEVICE]");
     result->state = PTB_CASE_SKIPPED;
     strcpy(result->reason, "no such thing here");
     ptb_case_outcome(result, text, sizeof text);
