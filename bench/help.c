@@ -115,10 +115,15 @@ static void append_roff_item(const char *name, const char *text, ptb_text *out)
     ptb_text_append(out, "\n");
 }
 
+static void append_roff_heading(const char *heading, ptb_text *out)
+{
+    ptb_text_append(out, ".SS ");
+    append_roff(heading, out);
+    ptb_text_append(out, "\n");
+}
+
 static void append_roff_options(const char *heading, const ptb_opt *opts, size_t count, ptb_text *out)
 {
-    if (!count)
-        return;
     ptb_text_append(out, ".SS Options of ");
     append_roff(heading, out);
     ptb_text_append(out, "\n");
@@ -176,7 +181,10 @@ void ptb_help_manual(ptb_text *out)
     }
     for (size_t i = 0; i < ptb_registry_count(PTB_KIND_COMMAND); i++) {
         const ptb_command *command = (const ptb_command *)ptb_registry_at(PTB_KIND_COMMAND, i);
-        append_roff_options(command->plugin.name, command->opts, command->opt_count, out);
+        if (command->opt_count)
+            append_roff_options(command->plugin.name, command->opts, command->opt_count, out);
+        else if (command->about)
+            append_roff_heading(command->plugin.name, out);
         if (command->about) {
             ptb_text_append(out, ".PP\n");
             append_roff(command->about, out);
@@ -192,7 +200,8 @@ void ptb_help_manual(ptb_text *out)
     }
     for (size_t i = 0; i < ptb_registry_count(PTB_KIND_BENCH); i++) {
         const ptb_bench *bench = (const ptb_bench *)ptb_registry_at(PTB_KIND_BENCH, i);
-        append_roff_options(bench->plugin.name, bench->opts, bench->opt_count, out);
+        if (bench->opt_count)
+            append_roff_options(bench->plugin.name, bench->opts, bench->opt_count, out);
     }
     ptb_text_append(out, ".SH EXIT STATUS\n");
     for (int code = 0; code <= 6; code++) {

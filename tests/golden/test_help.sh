@@ -36,6 +36,10 @@ done | compare help_commands.golden
     "$PTBENCH" list nothing
 } 2>&1 | compare help_messages.golden
 
+# What is said about a command stands in the manual page under its name, options or not.
+"$PTBENCH" help --man >"$folder/man"
+grep -A2 '^\.SS list$' "$folder/man" | grep -q '^KIND is' || { echo "FAIL: list has no heading"; failures=$((failures + 1)); }
+
 # A heading, or a name and a summary.
 "$PTBENCH" list >"$folder/list"
 if grep -vE '^[a-z]+:$|^  [a-z0-9_.+-]+ +[^ ].*$|^ {23}(cut over ranks|memory|sends a (step|block)) +[^ ].*$' "$folder/list"; then
