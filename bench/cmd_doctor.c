@@ -296,8 +296,8 @@ static ptb_health check_malloc(doctor *d)
         SAY(d, "malloc is set to keep large blocks (MALLOC_MMAP_MAX_=%s)", getenv("MALLOC_MMAP_MAX_"));
         return PTB_HEALTH_FINE;
     }
-    SAY(d, "Open MPI's collectives allocate within each call; above 32 MiB glibc returns that memory every "
-           "time and each call "
+    SAY(d, "Open MPI's collectives allocate within each call; large blocks, those above 32 MiB always, glibc "
+           "returns to the system every time, and each call "
            "pays for fresh pages. The mpi communicator's best at such sizes needs --mpirun-args \"-x "
            "MALLOC_MMAP_MAX_=0 -x "
            "MALLOC_TRIM_THRESHOLD_=8589934592 -x MALLOC_TOP_PAD_=268435456 -x "

@@ -97,10 +97,16 @@ static ptb_status run_as_rank(const ptb_plan *plan, ptb_run_origin *origin, cons
 static ptb_status take_up(ptb_run_origin *origin, const char *word, char uuid[37], char ***owned)
 {
     ptb_run_options run;
-    PTB_TRY(ptb_run_options_parse(origin->argc, origin->argv, origin->first, &run));
+    ptb_status status = ptb_run_options_parse(origin->argc, origin->argv, origin->first, &run);
+    if (status != PTB_OK) {
+        ptb_info(
+            "--resume takes what is measured, and how, from the stored run; beside it only options of the "
+            "run itself can be given, such as --db and --hosts (`ptbench help run`, the first list)");
+        return status;
+    }
     char stored[37];
-    ptb_status status = ptb_resume_arguments(ptb_command_database(run.db), word, origin->argc, origin->argv,
-                                             origin->first, stored, &origin->argc, owned);
+    status = ptb_resume_arguments(ptb_command_database(run.db), word, origin->argc, origin->argv,
+                                  origin->first, stored, &origin->argc, owned);
     ptb_run_options_release(&run);
     if (status != PTB_OK)
         return status;

@@ -1,6 +1,7 @@
 // From the command line and suites to parts.
 #include "bench/plan.h"
 
+#include "collectives/launcher.h"
 #include "core/log.h"
 #include "results/redact.h"
 
@@ -390,7 +391,8 @@ static ptb_status fill(ptb_plan *plan, int argc, char **argv, int first)
         PTB_TRY(add_word(plan, words[i]));
     for (size_t i = 0; i < plan->count; i++)
         PTB_TRY(parse_into(plan, i, argc, argv, first));
-    return agree_on_transport(plan);
+    PTB_TRY(agree_on_transport(plan));
+    return ptb_transport_check(plan->transport);
 }
 
 ptb_status ptb_plan_make(int argc, char **argv, int first, ptb_plan **out)

@@ -115,6 +115,19 @@ static ptb_status apply_setting(const setting *s)
     return PTB_OK;
 }
 
+ptb_status ptb_transport_check(const char *transport)
+{
+    if (!transport || !*transport)
+        return PTB_OK;
+    for (size_t i = 0; ptb_transport_names[i]; i++)
+        if (strcmp(ptb_transport_names[i], transport) == 0)
+            return PTB_OK;
+    char near[128];
+    ptb_text_nearest(transport, ptb_transport_names, 5, near, sizeof near);
+    ptb_error("there is no transport '%s'; did you mean %s?", transport, near);
+    return PTB_USAGE;
+}
+
 ptb_status ptb_transport_apply(const char *transport)
 {
     // Parameters of Open MPI 4 and 5 (5 knows vader as another name of its sm). `self` carries messages of a
@@ -130,17 +143,10 @@ ptb_status ptb_transport_apply(const char *transport)
     };
     if (!transport || !*transport)
         return PTB_OK;
-    // `host` over whatever the library uses.
-    bool known = strcmp(transport, "mpi") == 0 || strcmp(transport, "shm+mpi") == 0;
+    PTB_TRY(ptb_transport_check(transport));
+    // "mpi" and "shm+mpi" are `host` over whatever the library uses.
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        if (strcmp(settings[i].transport, transport) == 0) {
-            known = true;
+        if (strcmp(settings[i].transport, transport) == 0)
             PTB_TRY(apply_setting(&settings[i]));
-        }
-    if (known)
-        return PTB_OK;
-    char near[128];
-    ptb_text_nearest(transport, ptb_transport_names, 5, near, sizeof near);
-    ptb_error("there is no transport '%s'; did you mean %s?", transport, near);
-    return PTB_USAGE;
+    return PTB_OK;
 }

@@ -25,6 +25,8 @@ ptb_status ptb_launcher_detect(ptb_launcher *launcher);
 // setting that the user made for the same variable is replaced with a warning. USAGE for another name.
 // Whether it took effect is checked by the communicator (ptb_comm_config.transport).
 ptb_status ptb_transport_apply(const char *transport);
+// USAGE, and said, when there is none of that name; NULL and "" are right.
+ptb_status ptb_transport_check(const char *transport);
 // NULL-terminated, for option choices.
 extern const char *const ptb_transport_names[];
 

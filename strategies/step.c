@@ -420,9 +420,9 @@ static ptb_status step_next(ptb_bench_run *run, ptb_case *c, bool *more)
     if (!ptb_step_has_algorithm(point.comm, point.algorithm))
         snprintf(c->skip, sizeof c->skip, "the communicator %s has no all-reduce named '%s'", point.comm,
                  point.algorithm);
-    if (!(run->kernels->types & 1u << ptb_step_type(point.precision)))
-        snprintf(c->skip, sizeof c->skip, "the kernels %s do not compute in %s", run->kernels->plugin.name,
-                 point.precision);
+    if (!ptb_step_has_type(run->kernels, point.precision))
+        snprintf(c->skip, sizeof c->skip, "the kernels %s do not compute in %s; take another --precision",
+                 run->kernels->plugin.name, point.precision);
     if (!d.skip[0])
         (void)ptb_step_data_possible(&run->config->data_parallel, point.strategy, &setting, c->skip);
     if (!d.skip[0] && ptb_step_balances_globally(run->config, &run->layout.shape))

@@ -27,6 +27,12 @@ ptb_dtype ptb_step_type(const char *precision)
     return is_word(precision, "bf16") ? PTB_BF16 : is_word(precision, "f16") ? PTB_F16 : PTB_F32;
 }
 
+bool ptb_step_has_type(const ptb_kernels *kernels, const char *precision)
+{
+    return (kernels->types & 1u << ptb_step_type(precision)) &&
+           (kernels->set_tf32 || !ptb_step_is_tf32(precision));
+}
+
 ptb_status ptb_step_batch(const ptb_step_config *c, int ranks, int64_t *batch, char *reason)
 {
     int64_t asked = c->batch, parts = ranks * c->micro_batches;

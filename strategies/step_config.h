@@ -58,6 +58,7 @@ ptb_optimizer ptb_step_optimizer(const ptb_step_config *config, ptb_dtype type);
 // Compute type by the option's word.
 ptb_dtype ptb_step_type(const char *precision); // tf32: f32
 bool ptb_step_is_tf32(const char *precision);
+bool ptb_step_has_type(const ptb_kernels *kernels, const char *precision);
 // The parameters of a case. What is off (clipping, dropout, recomputation) or has no meaning there (momentum
 // of AdamW) is left out; everything else is in, so that no two settings share a key.
 void ptb_step_params(const ptb_step_config *config, const ptb_step_point *point, ptb_params *params);

@@ -104,6 +104,8 @@ has out "0.00 s  step/strategy=ddp/"
 has out "skipped: needs "
 has out "skipped: not enough memory: 2 ranks on this host need about"
 has out "3 cases, about 1 s, on 2 ranks on 1 host"
+try 0 "$PTBENCH" run step --np 2 --dry-run --layers 2 --hidden 64 --heads 2 --precision tf32
+has out "skipped: the kernels host do not compute in tf32; take another --precision"
 try 0 "$PTBENCH" run step --np 2 --dry-run --layers 2 --hidden 64 --heads 2
 has out "  guessed from 100 GFLOP/s a rank"
 
@@ -126,6 +128,7 @@ refused "did you mean 'ring'" all_reduce --np 2 --comm host --algo rign
 refused "did you mean 'host'" all_reduce --np 2 --comm hots
 refused "'8Q' is not a value" all_reduce -b 8Q
 refused "f31" all_reduce --np 2 -d f31
+refused "there is no transport 'shn'; did you mean 'shm'" all_reduce --np 2 --transport shn
 refused "--channels changes nothing here: it needs --comm nccl" all_reduce --np 2 --channels 4
 refused "--segment changes nothing here: it needs --comm host" all_reduce --np 2 --comm mpi --segment 64K
 try 0 "$PTBENCH" run all_reduce --np 2 --comm mpi --algo ring --segment 64K --bytes 8 --place out --dry-run
