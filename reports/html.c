@@ -185,7 +185,7 @@ static void append_table_head(const ptb_report *report, const ptb_table_group *g
             continue;
         ptb_text_printf(out, "<th scope=\"col\"%s>", is_numeric(column->cell) ? " class=\"n\"" : "");
         append_head(out, column->title);
-        if (column->unit) {
+        if (column->unit && column->cell != PTB_CELL_BYTES) { // the cell says it
             ptb_text_append(out, "<br><small>");
             append_head(out, column->unit);
             ptb_text_append(out, "</small>");

@@ -9,6 +9,9 @@ extern const char ptb_gp_pairs[];
 #define FACT(name)  "json_extract(c.facts, '$." name "')"
 
 // clang-format off
+#define SIZE \
+    "CASE WHEN c.bytes < 1024 THEN c.bytes || ' B' WHEN c.bytes < 1048576 THEN printf('%g KiB', c.bytes / 1024.0)" \
+    " ELSE printf('%g MiB', c.bytes / 1048576.0) END"
 #define RANKS "CAST(" PARAM("from") " AS INTEGER) AS source, CAST(" PARAM("to") " AS INTEGER) AS target"
 #define GROUP "c.run_id, c.path, c.comm, c.bytes, c.ordinal"
 static const char table_sql[] =
@@ -26,7 +29,7 @@ static const char table_sql[] =
 static const char figure_sql[] =
     PTB_SQL_CASES ", p AS (SELECT c.*, " PARAM("path") " AS path, " PTB_SQL_METRIC("bandwidth") " AS bandwidth, " RANKS
     " FROM c WHERE c.bench = 'pairs' AND c.state = 'ok')"
-    " SELECT 'pairs, ' || c.path || coalesce(' by ' || c.comm, '') || ', ' || printf('%g', c.bytes / 1048576.0) || ' MiB, ' || c.ranks_text"
+    " SELECT 'pairs, ' || c.path || coalesce(' by ' || c.comm, '') || ', ' || " SIZE " || ', ' || c.ranks_text"
     " || ', ' || c.run_name || c.sim AS figure, c.source || '' AS series,"
     " CASE " PARAM("device") " WHEN 'host' THEN '' ELSE " FACT("device") " END || " PTB_SQL_SEP " || c.cpus || " PTB_SQL_SEP " || c.hosts_text AS tokens, c.mode AS mode,"
     " c.target AS x, c.bandwidth AS y, c.bandwidth * c.median_ns / c.ci_high_ns AS y_low,"

@@ -2,6 +2,7 @@
 // (tests/golden/report_data.h).
 #include "report_fixture.h"
 
+#include "reports/figure.h"
 #include "reports/report.h"
 
 static ptb_table *query(ptb_store *store, const char *name, const char *runs)
@@ -114,6 +115,46 @@ static void strategies_say_of_which_run(void **state)
     ptb_store_close(store);
 }
 
+// Sizes have their own unit: in the title of a matrix, and in the cells of the page, whose head then has
+// none.
+static void sizes_have_one_unit(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t bytes;
+        const char *text;
+    } of[] = {{8, ", 8 B, "}, {65536, ", 64 KiB, "}, {1536 << 10, ", 1.5 MiB, "}};
+    ptb_store *store = new_store();
+    const data_run_spec spec = {.ranks = 2};
+    int64_t runs[3];
+    for (size_t i = 0; i < 3; i++) {
+        data_run run = data_begin(store, (int)i + 1, &spec);
+        data_add_pair(&run, of[i].bytes, 4000);
+        data_finish(&run, &spec);
+        runs[i] = run.run;
+    }
+    const ptb_report *report = (const ptb_report *)ptb_registry_find(PTB_KIND_REPORT, "pairs");
+    ptb_figure *figures = NULL;
+    size_t count = 0;
+    assert_int_equal(ptb_figures_query(store, report, "[1,2,3]", &figures, &count), PTB_OK);
+    assert_int_equal(count, 3);
+    for (size_t i = 0; i < 3; i++)
+        assert_non_null(strstr(figures[i].title, of[i].text));
+    ptb_figures_free(figures, count);
+    char path[256] = "", *page = NULL;
+    size_t bytes = 0;
+    assert_int_equal(ptb_report_html(store, runs, 3, "page", path, sizeof path), PTB_OK);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_true(getdelim(&page, &bytes, 0, file) > 0);
+    fclose(file);
+    assert_non_null(strstr(page, ">size</th>"));
+    assert_non_null(strstr(page, ">64 KiB</td>"));
+    assert_null(strstr(page, "<small>B</small>"));
+    free(page);
+    ptb_store_close(store);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_enter, fixture_leave)
 
 int main(void)
@@ -123,6 +164,7 @@ int main(void)
         TEST(more_than_the_peak_is_a_warning),
         TEST(no_starved_steps_are_zero_steps),
         TEST(strategies_say_of_which_run),
+        TEST(sizes_have_one_unit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
