@@ -133,7 +133,7 @@ static ptb_status add_stored_series(ptb_store *store, const ptb_report *report, 
     PTB_TRY(ptb_store_series(store, case_id, report->stored_series, &values, &count));
     for (size_t i = 0; i < count; i++)
         if (isfinite(values[i]))
-            add_point(curve, (ptb_point){(double)(i + 1), values[i], NAN, NAN, 1});
+            add_point(curve, (ptb_point){(double)i, values[i], NAN, NAN, 1});
     free(values);
     return PTB_OK;
 }

@@ -20,7 +20,7 @@ static const ptb_report loss = {
         "Training loss of each step. Runs of one model, one global batch and the same data must lie on each "
         "other whatever the number of ranks, but for rounding; only local-sgd and async (with staleness) "
         "have "
-        "curves of their own. One value a step, so there is no interval.",
+        "curves of their own. Steps count from 0. One value a step, so there is no interval.",
     .figure_sql = sql,
     .style = PTB_FIGURE_LINES,
     .gnuplot = ptb_gp_loss,

@@ -55,7 +55,8 @@ typedef struct {
 //   y, y_low, y_high   value (BARS: total) and interval; NULL where there is none
 //   samples  number of samples behind the point
 //   (BARS)   one column a part, named in `parts`
-//   case_id  (with `stored_series`) the case whose stored series holds the y values; x is then the position
+//   case_id  (with `stored_series`) the case whose stored series holds the y values; x is then the position,
+//   from 0
 typedef enum { PTB_FIGURE_LINES, PTB_FIGURE_BARS } ptb_figure_style;
 
 typedef struct {

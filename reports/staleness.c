@@ -44,7 +44,8 @@ static const ptb_report staleness = {
     .caption =
         "Updates that were missing from the parameters which a gradient was computed with, over all workers "
         "and steps; the figure is the histogram. The loss beside it is that of synchronous strategies on the "
-        "same ranks, model, batch and data: the mean of the first steps that all of them made.",
+        "same ranks, model, batch and data: the mean of steps 8 to 15, counted from 0, which all of them "
+        "made.",
     .table_sql = table_sql,
     .columns = columns,
     .column_count = sizeof columns / sizeof *columns,

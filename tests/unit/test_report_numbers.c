@@ -115,6 +115,26 @@ static void strategies_say_of_which_run(void **state)
     ptb_store_close(store);
 }
 
+// As the metrics name them: loss_first is that of step 0.
+static void steps_count_from_zero(void **state)
+{
+    (void)state;
+    ptb_store *store = new_store();
+    const data_run_spec spec = {.ranks = 1};
+    data_run run = data_begin(store, 1, &spec);
+    data_add_steps(&run, "ddp", 8, 400, 0, 3);
+    data_finish(&run, &spec);
+    const ptb_report *report = (const ptb_report *)ptb_registry_find(PTB_KIND_REPORT, "loss");
+    ptb_figure *figures = NULL;
+    size_t count = 0;
+    assert_int_equal(ptb_figures_query(store, report, "[1]", &figures, &count), PTB_OK);
+    assert_true(count == 1 && figures[0].curves[0].point_count == 3);
+    for (size_t i = 0; i < 3; i++)
+        assert_true(figures[0].curves[0].points[i].x == (double)i);
+    ptb_figures_free(figures, count);
+    ptb_store_close(store);
+}
+
 // Sizes have their own unit: in the title of a matrix, and in the cells of the page, whose head then has
 // none.
 static void sizes_have_one_unit(void **state)
@@ -160,11 +180,9 @@ static void sizes_have_one_unit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(every_kernel_has_its_limit),
-        TEST(more_than_the_peak_is_a_warning),
-        TEST(no_starved_steps_are_zero_steps),
-        TEST(strategies_say_of_which_run),
-        TEST(sizes_have_one_unit),
+        TEST(every_kernel_has_its_limit),      TEST(more_than_the_peak_is_a_warning),
+        TEST(no_starved_steps_are_zero_steps), TEST(strategies_say_of_which_run),
+        TEST(steps_count_from_zero),           TEST(sizes_have_one_unit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
