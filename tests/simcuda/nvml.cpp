@@ -204,7 +204,8 @@ int nvmlDeviceGetName(ptb_nvml_device device, char *name, unsigned length)
 int nvmlDeviceGetMemoryInfo(ptb_nvml_device device, ptb_nvml_memory *memory)
 {
     const unsigned long gib = number_of(index_of(device), "memory_gib", 0);
-    memory->total = gib ? (unsigned long long)gib << 30 : (unsigned long long)sim_option("memory") << 20;
+    const long mib = sim_option("memory");
+    memory->total = gib ? (unsigned long long)gib << 30 : (unsigned long long)(mib > 0 ? mib : 16384) << 20;
     memory->free = memory->total;
     memory->used = 0;
     return PTB_NVML_SUCCESS;

@@ -43,6 +43,8 @@ says out "NCCL (libnccl.so.2) is not on this machine"
 attempt memory=2048 0 doctor
 says out ", SIMULATED, the program itself"
 says out "GPUs 0 to 1: simulated GPU, 2 GiB"
+attempt seed=1 0 doctor
+says out "GPUs 0 to 1: simulated GPU, 16 GiB"
 ! grep -q "PCIe 0" "$work/out" || fail "a PCIe that nothing is known of is told"
 attempt memory=2048 0 run all_reduce --comm nccl --np 2 "${coll[@]}"
 says err "[SIMULATED DEVICE]"
