@@ -2,9 +2,10 @@
 // segment of POSIX shared memory named by the unique id; what a collective does runs on its stream, in the
 // device process, and passes all data through that segment. Files: nccl_comm.cpp (communicators),
 // nccl_calls.cpp (the calls and groups), nccl_choice.cpp (algorithm and protocol, as NCCL_ALGO and NCCL_PROTO
-// say), nccl_window.cpp (symmetric windows, and which operations run as kernels on them), nccl_profiler.cpp
-// and nccl_plugin.cpp (what NCCL tells a profiler plug-in), nccl_device.cpp and nccl_reduce.cpp (what runs in
-// the device process), nccl_traffic.cpp (what goes over links).
+// say), nccl_window.cpp (symmetric windows, and which operations run as kernels on them), nccl_names.cpp
+// (what its kernels are called), nccl_profiler.cpp and nccl_plugin.cpp (what NCCL tells a profiler plug-in),
+// nccl_device.cpp and nccl_reduce.cpp (what runs in the device process), nccl_traffic.cpp (what goes over
+// links).
 //
 // Which algorithm is chosen is only reported and counted on the links: data always goes the same way. The
 // machine has NVSwitch and no CollNet; ranks with another host name are on another host. As with the real
@@ -12,9 +13,9 @@
 // without a word: nvls_tree runs as nvls on one host, collnet and pat run as ring.
 //
 // PTB_SIM: ncclerr=N (the N-th operation of each rank ends with ncclRemoteError), nccl_hang=N (it never
-// ends), slow_rank=R:US (rank R takes so much longer for each),
-// late_rank=R (rank R joins no communicator before sim_nccl_let_join), dead_link=A-B (nothing passes between
-// these ranks), nccl_replace=1 (every forced algorithm runs as ring), nccl_symmetric=0 (no windows),
+// ends), slow_rank=R:US (rank R takes so much longer for each), late_rank=R (rank R joins no communicator
+// before sim_nccl_let_join), dead_link=A-B (nothing passes between these ranks), nccl_replace=1 (every forced
+// algorithm runs as ring), nccl_symmetric=0 (no windows; 2: windows, on which no kernels of their own run),
 // wrong_rail=A:B (what should go over network card A of this host goes over B), nccl_version=N (22304: it
 // is 2.23.4: lacks what that one lacks, and tells a profiler what that one tells), nccl_kernel=1 (collectives
 // are symmetric kernels to a profiler; 2: copy engines), nccl_number=N (algorithm that 2.23 tells of),
@@ -234,6 +235,9 @@ struct sim_nccl_operation {
 // nccl_window.cpp: whether it runs as a symmetric kernel, of which the call then says where its buffers lie.
 // group: operations that run with it.
 bool sim_nccl_make_symmetric(sim_nccl_operation *operation, size_t group);
+
+// nccl_names.cpp: of the kernel that it runs as.
+std::string sim_nccl_kernel_name(const sim_nccl_operation &operation);
 
 // nccl_profiler.cpp
 void sim_nccl_profiler_init(ncclComm *comm);

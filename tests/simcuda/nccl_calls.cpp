@@ -13,11 +13,6 @@ thread_local int depth;
 thread_local ncclResult_t group_error;
 thread_local std::vector<sim_nccl_operation> group;
 
-const char *word(const sim_nccl_operation &o)
-{
-    return sim_nccl_function_name(o.call.function);
-}
-
 // All operations of one communicator run in the order in which they were enqueued, on whatever streams.
 cudaError_t order_streams(ncclComm *comm, cudaStream_t stream)
 {
@@ -51,21 +46,18 @@ cudaError_t launch_collective(const sim_nccl_operation &o, sim_nccl_times *times
     const uint64_t bytes = elements(o) * sim_nccl_type_size(o.call.type);
     const sim_nccl_collective work = {o.comm->side, o.call,          o.send,        o.recv,
                                       times,        o.run.algorithm, o.run.channels};
-    const char *family = !o.run.is_symmetric          ? "ncclDevKernel_"
-                         : sim_nccl_version() < 22800 ? "ncclSymDevKernel_"
-                                                      : "ncclSymkDevKernel_";
-    const std::string name = std::string(family) + word(o) + "_" +
-                             (o.run.is_symmetric ? "" : std::string(o.run.algorithm) + "_") + o.run.protocol;
+    const std::string name = sim_nccl_kernel_name(o);
     const sim_activity activity = activity_of(name.c_str(), o.run.channels, bytes);
     return sim_enqueue(o.stream, sim_nccl_work_collective, &work, sizeof work, &activity);
 }
 
-cudaError_t launch_messages(ncclComm *comm, cudaStream_t stream, const std::vector<sim_nccl_message> &list,
+// of: any of them.
+cudaError_t launch_messages(const sim_nccl_operation &of, const std::vector<sim_nccl_message> &list,
                             sim_nccl_times *times)
 {
     sim_nccl_messages work = {};
     uint64_t bytes = 0;
-    work.side = comm->side;
+    work.side = of.comm->side;
     work.times = times;
     work.count = (uint32_t)list.size();
     for (const sim_nccl_message &m : list)
@@ -75,16 +67,16 @@ cudaError_t launch_messages(ncclComm *comm, cudaStream_t stream, const std::vect
         const cudaError_t error = cudaMallocHost(&memory, list.size() * sizeof list[0]);
         if (error)
             return error;
-        comm->lists.push_back(memory);
+        of.comm->lists.push_back(memory);
         memcpy(memory, list.data(), list.size() * sizeof list[0]);
         work.list = (const sim_nccl_message *)memory;
     } else {
         memcpy(work.own, list.data(), list.size() * sizeof list[0]);
     }
-    const sim_activity activity = activity_of("ncclDevKernel_SendRecv", 1, bytes);
+    const sim_activity activity = activity_of(sim_nccl_kernel_name(of).c_str(), 1, bytes);
     const size_t used = work.list ? offsetof(sim_nccl_messages, own)
                                   : offsetof(sim_nccl_messages, own) + list.size() * sizeof list[0];
-    return sim_enqueue(stream, sim_nccl_work_messages, &work, used, &activity);
+    return sim_enqueue(of.stream, sim_nccl_work_messages, &work, used, &activity);
 }
 
 // One rank has nobody to talk to: its own data is copied, and no profiler hears of it.
@@ -120,8 +112,7 @@ cudaError_t launch_all_messages(ncclComm *comm, const std::vector<sim_nccl_opera
             }
         error = order_streams(comm, all[i].stream);
         if (!error)
-            error =
-                launch_messages(comm, all[i].stream, list, sim_nccl_profiler_times(comm, all[i], told, i));
+            error = launch_messages(all[i], list, sim_nccl_profiler_times(comm, all[i], told, i));
     }
     return error;
 }
