@@ -194,3 +194,8 @@ void ptb_graph_free(ptb_graph *graph)
     if (graph)
         graph->ops->graph_free(graph);
 }
+
+size_t ptb_graph_kernels(const ptb_graph *graph, const char **names, size_t most)
+{
+    return graph->ops->graph_kernels ? graph->ops->graph_kernels(graph, names, most) : 0;
+}

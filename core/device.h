@@ -121,6 +121,7 @@ typedef struct {
     ptb_status (*graph_end)(ptb_stream *stream, ptb_graph **graph);
     ptb_status (*graph_launch)(ptb_graph *graph, ptb_stream *stream);
     void (*graph_free)(ptb_graph *graph);
+    size_t (*graph_kernels)(const ptb_graph *graph, const char **names, size_t most); // NULL: never known
     // As copy, but by loads and stores of a kernel instead of the device's copy engine. NULL: there is no
     // such thing.
     ptb_status (*copy_by_kernel)(ptb_stream *stream, void *to, const void *from, size_t bytes);
@@ -207,6 +208,10 @@ ptb_status ptb_graph_begin(ptb_stream *stream);
 ptb_status ptb_graph_end(ptb_stream *stream, ptb_graph **graph);
 ptb_status ptb_graph_launch(ptb_graph *graph, ptb_stream *stream);
 void ptb_graph_free(ptb_graph *graph);
+// Names of all kernels that the graph launches, as the compiler has them (mangled), each once; how many there
+// are, more than `most` where they did not all find a place. 0: none, or not all are known. They live as long
+// as the graph.
+size_t ptb_graph_kernels(const ptb_graph *graph, const char **names, size_t most);
 
 // Host memory as every large host buffer must be: anonymous mapping, zeroed, advised to huge pages, touched;
 // unmap takes the same number of bytes. NO_MEMORY, logged, with what is available. core/memory.c.

@@ -228,6 +228,7 @@ static const ptb_device_ops cuda_ops = {
     .graph_end = ptb_cuda_graph_end,
     .graph_launch = ptb_cuda_graph_launch,
     .graph_free = ptb_cuda_graph_free,
+    .graph_kernels = ptb_cuda_graph_kernels,
     .copy_by_kernel = ptb_cuda_copy_by_kernel,
     .alloc_peer = ptb_cuda_alloc_peer,
     .free_peer = ptb_cuda_free_peer,

@@ -15,6 +15,7 @@ extern "C" {
 #include <stdatomic.h>
 
 struct CUevent_st;     // cudaEvent_t
+struct CUgraph_st;     // cudaGraph_t
 struct CUgraphExec_st; // cudaGraphExec_t
 
 typedef struct {
@@ -50,6 +51,7 @@ typedef struct {
 
 typedef struct {
     ptb_graph base;
+    struct CUgraph_st *recorded; // what exec was made from, for the names of its kernels
     struct CUgraphExec_st *exec;
 } ptb_cuda_graph;
 
@@ -77,6 +79,8 @@ ptb_status ptb_cuda_graph_begin(ptb_stream *stream);
 ptb_status ptb_cuda_graph_end(ptb_stream *stream, ptb_graph **graph);
 ptb_status ptb_cuda_graph_launch(ptb_graph *graph, ptb_stream *stream);
 void ptb_cuda_graph_free(ptb_graph *graph);
+// device_cuda_names.c
+size_t ptb_cuda_graph_kernels(const ptb_graph *graph, const char **names, size_t most);
 // device_cuda_pattern.c
 ptb_status ptb_cuda_fill(ptb_stream *stream, const ptb_pattern *pattern, bool reduced, int rank, size_t first,
                          void *buffer, size_t count);

@@ -218,8 +218,8 @@ ptb_status ptb_cuda_graph_end(ptb_stream *stream, ptb_graph **graph)
     PTB_TRY(ptb_cuda_stream_status(stream));
     ptb_cuda_graph *g = calloc(1, sizeof *g);
     cudaError_t error = g ? cudaGraphInstantiate(&exec, recorded, 0) : cudaSuccess;
-    cudaGraphDestroy(recorded);
     if (!g) {
+        cudaGraphDestroy(recorded);
         ptb_error("no memory for a graph");
         return PTB_NO_MEMORY;
     }
@@ -230,10 +230,12 @@ ptb_status ptb_cuda_graph_end(ptb_stream *stream, ptb_graph **graph)
     if (status != PTB_OK) {
         if (exec)
             cudaGraphExecDestroy(exec);
+        cudaGraphDestroy(recorded);
         free(g);
         return status;
     }
     g->base.ops = stream->ops;
+    g->recorded = recorded;
     g->exec = exec;
     *graph = &g->base;
     return PTB_OK;
@@ -250,6 +252,7 @@ void ptb_cuda_graph_free(ptb_graph *graph)
 {
     ptb_cuda_graph *g = (ptb_cuda_graph *)graph;
     cudaGraphExecDestroy(g->exec);
+    cudaGraphDestroy(g->recorded);
     cudaGetLastError();
     free(g);
 }

@@ -4,6 +4,8 @@
 // with numbers of their own, as with the real one.
 #include "tests/simcuda/runtime.hpp"
 
+#include <cuda.h>
+
 #include <algorithm>
 
 #include <string.h>
@@ -19,6 +21,8 @@ struct CUgraphExec_st {
 namespace {
 std::mutex lock; // of all captures
 std::set<sim_capture *> &captures = *new std::set<sim_capture *>;
+std::set<CUgraph_st *> &graphs = *new std::set<CUgraph_st *>;     // that are not destroyed
+std::set<std::string> &kernel_names = *new std::set<std::string>; // a function's handle is its name in here
 std::atomic<uint64_t> nodes_made;
 std::atomic<sim_node_hook *> node_hook;
 
@@ -243,8 +247,10 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
         joined->capture = NULL;
         joined->last.clear();
     }
-    if (!error)
+    if (!error) {
         *graph = new CUgraph_st{capture->nodes};
+        graphs.insert(*graph);
+    }
     return sim_give(error);
 }
 
@@ -325,6 +331,79 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
+    std::unique_lock<std::mutex> hold(lock);
+    graphs.erase(graph);
+    hold.unlock();
     delete graph;
     return sim_begin_call();
+}
+
+// ---- what a node is
+
+namespace {
+bool find_node(cudaGraphNode_t node, sim_entry *entry)
+{
+    std::lock_guard<std::mutex> hold(lock);
+    for (const CUgraph_st *graph : graphs)
+        for (const sim_node &n : graph->nodes)
+            if (n.id == (uint64_t)node) {
+                memcpy((void *)entry, n.entry.data(), sizeof *entry);
+                return true;
+            }
+    return false;
+}
+
+cudaGraphNodeType type_of(const sim_entry *entry)
+{
+    if (entry->kind != SIM_ENTRY_WORK)
+        return entry->kind == SIM_ENTRY_WAIT ? cudaGraphNodeTypeWaitEvent : cudaGraphNodeTypeEventRecord;
+    if (!entry->work.has_activity)
+        return cudaGraphNodeTypeHost;
+    switch (entry->work.activity.kind) {
+    case SIM_KERNEL:
+        return cudaGraphNodeTypeKernel;
+    case SIM_COPY:
+        return cudaGraphNodeTypeMemcpy;
+    case SIM_SET:
+        return cudaGraphNodeTypeMemset;
+    default:
+        return cudaGraphNodeTypeHost;
+    }
+}
+} // namespace
+
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType *type)
+{
+    SIM_BEGIN();
+    sim_entry entry;
+    if (!find_node(node, &entry))
+        return sim_give(cudaErrorInvalidValue);
+    *type = type_of(&entry);
+    return cudaSuccess;
+}
+
+// Of the driver.
+extern "C" {
+CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *is)
+{
+    sim_entry entry;
+    if (!find_node(node, &entry) || type_of(&entry) != cudaGraphNodeTypeKernel)
+        return CUDA_ERROR_INVALID_VALUE;
+    std::lock_guard<std::mutex> hold(lock);
+    *is = {};
+    is->func = (CUfunction)kernel_names.insert(entry.work.activity.name).first->c_str();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuFuncGetName(const char **name, CUfunction function)
+{
+    *name = (const char *)function;
+    return function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuKernelGetName(const char **name, CUkernel)
+{
+    *name = NULL;
+    return CUDA_ERROR_INVALID_HANDLE;
+}
 }

@@ -31,7 +31,8 @@ bool is_left_out(const char *option, const char *name)
 
 bool is_simulated(const char *name)
 {
-    static const char *const prefixes[] = {"libnccl.so", "libcublasLt.so", "libcupti.so", "libnvidia-ml.so"};
+    static const char *const prefixes[] = {"libnccl.so", "libcublasLt.so", "libcupti.so", "libnvidia-ml.so",
+                                           "libcuda.so"};
     for (const char *prefix : prefixes)
         if (begins(name, prefix))
             return true;

@@ -153,6 +153,23 @@ static void test_events_within(void **state)
     ptb_graph_free(graph);
 }
 
+// Two additions by one kernel, a copy, and events: the one name is told.
+static void test_kernels(void **state)
+{
+    fixture *f = *state;
+    ptb_graph *graph = record(f), *empty;
+    const char *names[2] = {NULL, NULL};
+    assert_int_equal(ptb_graph_kernels(graph, names, 2), 1);
+    assert_non_null(strstr(names[0], "reduce"));
+    assert_int_equal(ptb_graph_kernels(graph, names, 0), 2); // none is kept to be known again
+    ptb_graph_free(graph);
+    assert_int_equal(ptb_graph_begin(f->a), PTB_OK);
+    assert_int_equal(ptb_stream_copy(f->a, f->copy, f->sum, BYTES), PTB_OK);
+    assert_int_equal(ptb_graph_end(f->a, &empty), PTB_OK);
+    assert_int_equal(ptb_graph_kernels(empty, names, 2), 0);
+    ptb_graph_free(empty);
+}
+
 // A launch waits for the latest record of an event from outside.
 static void test_events_outside(void **state)
 {
@@ -207,7 +224,8 @@ static void test_unjoined(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(test_replay), TEST(test_events_within), TEST(test_events_outside),
+    const struct CMUnitTest tests[] = {TEST(test_replay),   TEST(test_events_within),
+                                       TEST(test_kernels),  TEST(test_events_outside),
                                        TEST(test_refusals), TEST(test_unjoined)};
     ptb_device *device;
     if (!ptb_registry_find(PTB_KIND_DEVICE, "cuda") || ptb_device_open("cuda", 0, &device) != PTB_OK) {
