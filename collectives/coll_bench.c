@@ -63,6 +63,16 @@ static ptb_status loop_graph(ptb_bench_run *run, uint64_t n)
     return ptb_stream_sync(run->stream);
 }
 
+// What the graph is about to launch tells the communicator what it will run.
+static void name_kernels(ptb_bench_run *run)
+{
+    enum { MOST = 8 };
+    const char *names[MOST];
+    size_t count = run->comm->ops->recorded ? ptb_graph_kernels(run->graph, names, MOST) : 0;
+    if (count > 0 && count <= MOST)
+        run->comm->ops->recorded(run->comm, &run->call, names, count, "captured graph");
+}
+
 // One iteration as a graph. It runs once as it is before, so that the library makes its connections, and says
 // what it runs, outside of the capture.
 static ptb_status capture(ptb_bench_run *run)
@@ -74,6 +84,8 @@ static ptb_status capture(ptb_bench_run *run)
     ptb_status ended = ptb_graph_end(run->stream, &run->graph);
     if (ended != PTB_OK)
         run->graph = NULL;
+    else
+        name_kernels(run);
     run->loop = loop_graph;
     return status != PTB_OK ? status : ended;
 }

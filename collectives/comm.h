@@ -119,6 +119,11 @@ typedef struct {
     // Adds what really runs for this call: algorithm, transport, segment, call, chunks (when a count beyond
     // 2^31 is split), buffers ("registered" or "private"). `call` NULL: point to point.
     void (*describe)(ptb_comm *comm, const ptb_coll *call, ptb_params *facts);
+    // Told, for describe to use, which kernels the device says that calls of this kind run as: the names of
+    // all of them, each once, as the compiler has them, mangled or by their last part. from: where they were
+    // recorded, a constant: "recorded steps". NULL: names of kernels say nothing of what this back-end runs.
+    void (*recorded)(ptb_comm *comm, const ptb_coll *call, const char *const *kernels, size_t count,
+                     const char *from);
 } ptb_comm_ops;
 
 // Payload that a rank handed to peers.

@@ -76,11 +76,10 @@ static void describe(ptb_comm *comm, const ptb_coll *call, ptb_params *facts)
     static const char *const gpu_direct[] = {"NCCL's choice", "off", "on"};
     if (call) {
         const ptb_nccl_seen *seen = ptb_nccl_find_seen(c, call);
-        const ptb_nccl_ran *ran = seen ? &seen->ran : NULL;
-        ptb_nccl_describe_run(c, call, ran, facts);
+        ptb_nccl_describe_run(c, call, seen, facts);
         ptb_params_set(facts, "call", "%s", ptb_nccl_call_name(c, call));
         ptb_params_set(facts, "buffers", "%s",
-                       ptb_nccl_buffers(c, call, ptb_nccl_ran_symmetric(c, call, ran)));
+                       ptb_nccl_buffers(c, call, ptb_nccl_ran_symmetric(c, call, seen)));
     } else {
         ptb_params_set(facts, "call", "ncclSend and ncclRecv");
         if (c->last_seen && c->last_seen->kind == PTB_COLL_COUNT && c->last_seen->ran.messages)
@@ -108,5 +107,6 @@ static const ptb_comm_ops comm_nccl_ops = {
     .send = ptb_nccl_send,
     .recv = ptb_nccl_recv,
     .describe = describe,
+    .recorded = ptb_nccl_recorded,
 };
 PTB_REGISTER(PTB_KIND_COMM, comm_nccl_ops);

@@ -1,14 +1,15 @@
 // What the files of the `nccl` communicator share: comm_nccl.c (the communicator), comm_nccl_api.c (NCCL's
 // functions), comm_nccl_init.c (making and ending NCCL's communicator), comm_nccl_watch.c (calls that do not
 // end), comm_nccl_calls.c (collectives and messages), comm_nccl_choice.c (algorithm, protocol and channels:
-// asked and run), comm_nccl_library.c (which NCCL it is), comm_nccl_memory.c (registered buffers). NCCL 2.19
-// and later. Run on one H200, never between several GPUs.
+// asked and run), comm_nccl_kernels.c (what names of kernels tell), comm_nccl_library.c (which NCCL it is),
+// comm_nccl_memory.c (registered buffers). NCCL 2.19 and later. Run on one H200, never between several GPUs.
 #ifndef PTB_COLLECTIVES_COMM_NCCL_H
 #define PTB_COLLECTIVES_COMM_NCCL_H
 
 #include "collectives/comm.h"
 #include "collectives/comm_nccl_api.h"
 #include "core/roll.h"
+#include "profiler/capture.h"
 #include "profiler/nccl_profiler.h"
 
 #include <cuda_runtime_api.h>
@@ -49,6 +50,18 @@ typedef struct {
     ptb_comm_nccl *comm;
 } ptb_nccl_stream;
 
+// What the recorded kernels of a kind of call tell.
+typedef enum {
+    PTB_NCCL_KERNEL_UNKNOWN,   // nothing
+    PTB_NCCL_KERNEL_SYMMETRIC, // that one on symmetric windows ran: that of the name
+    PTB_NCCL_KERNEL_OTHER,     // that none on symmetric windows ran
+} ptb_nccl_kernel_kind;
+typedef struct {
+    ptb_nccl_kernel_kind kind;
+    char name[PTB_KERNEL_NAME_BYTES]; // of the first
+    const char *from;                 // where it was recorded
+} ptb_nccl_kernel;
+
 // A kind of call and what NCCL ran for it.
 typedef struct {
     ptb_coll_kind kind; // PTB_COLL_COUNT: messages
@@ -56,7 +69,8 @@ typedef struct {
     ptb_dtype dtype;
     ptb_redop op;
     bool in_place;
-    ptb_nccl_ran ran;
+    ptb_nccl_ran ran; // what it told
+    ptb_nccl_kernel kernel;
 } ptb_nccl_seen;
 
 struct ptb_comm_nccl {
@@ -135,12 +149,19 @@ void ptb_nccl_environment_enter(const ptb_nccl_choice *choice, int version);
 void ptb_nccl_environment_leave(const ptb_nccl_choice *choice);
 // GPUDirect RDMA on or off: NCCL reads it once a process. UNSUPPORTED, logged, when it is another already.
 ptb_status ptb_nccl_gpu_direct(ptb_gpu_direct wanted);
-// Whether what ran for this call can only have been a kernel on symmetric windows.
-bool ptb_nccl_ran_symmetric(const ptb_comm_nccl *c, const ptb_coll *call, const ptb_nccl_ran *ran);
+// Whether what ran for this call was a kernel on symmetric windows: by the kernel's name, else because it can
+// have been nothing else. seen: of the call; NULL: never seen.
+bool ptb_nccl_ran_symmetric(const ptb_comm_nccl *c, const ptb_coll *call, const ptb_nccl_seen *seen);
 // What ran, against what was asked for; why it is not known.
-void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_coll *call, const ptb_nccl_ran *ran,
+void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_coll *call, const ptb_nccl_seen *seen,
                            ptb_params *facts);
 void ptb_nccl_describe_channels(const ptb_nccl_ran *ran, ptb_params *facts); // where they were told
+
+// comm_nccl_kernels.c
+// What the name of one kernel tells of a call of that kind.
+ptb_nccl_kernel_kind ptb_nccl_kernel_tells(ptb_coll_kind kind, const char *name);
+void ptb_nccl_recorded(ptb_comm *comm, const ptb_coll *call, const char *const *kernels, size_t count,
+                       const char *from);
 
 // comm_nccl_library.c: its version, plug-ins that are loaded, the environment that it reads.
 void ptb_nccl_describe_library(const ptb_comm_nccl *c, ptb_params *facts);
@@ -157,6 +178,8 @@ bool ptb_nccl_supports(ptb_comm *comm, const ptb_coll *call, bool in_place, char
 // The name of what NCCL is called with for this call: "ncclAllReduce", "ncclBroadcast of each part".
 const char *ptb_nccl_call_name(const ptb_comm_nccl *c, const ptb_coll *call);
 const ptb_nccl_seen *ptb_nccl_find_seen(const ptb_comm_nccl *c, const ptb_coll *call);
+// The place of this kind of call, made anew where it is not remembered.
+ptb_nccl_seen *ptb_nccl_see(ptb_comm_nccl *c, const ptb_coll *call);
 
 // comm_nccl_memory.c
 // As large on all ranks as the one that asks for most. A window where nothing is forced.

@@ -308,6 +308,23 @@ const ptb_nccl_seen *ptb_nccl_find_seen(const ptb_comm_nccl *c, const ptb_coll *
     return NULL;
 }
 
+static ptb_nccl_seen *remember(ptb_comm_nccl *c, const ptb_coll *call)
+{
+    ptb_nccl_seen *place = &c->seen[c->seen_count++ % PTB_NCCL_CALLS];
+    *place = (ptb_nccl_seen){.kind = call->kind,
+                             .count = call->count,
+                             .dtype = call->dtype,
+                             .op = call->op,
+                             .in_place = call->send == call->recv};
+    return place;
+}
+
+ptb_nccl_seen *ptb_nccl_see(ptb_comm_nccl *c, const ptb_coll *call)
+{
+    const ptb_nccl_seen *known = ptb_nccl_find_seen(c, call);
+    return known ? &c->seen[known - c->seen] : remember(c, call);
+}
+
 // Whether this call is the first of its kind, so that what it runs as is to be recorded. The first call of a
 // benchmark is warm-up; the later ones find the profiler off.
 static inline bool is_new(ptb_comm_nccl *c, const ptb_coll *call)
@@ -319,13 +336,7 @@ static inline bool is_new(ptb_comm_nccl *c, const ptb_coll *call)
         c->last_seen = &c->seen[known - c->seen];
         return false;
     }
-    ptb_nccl_seen *place = &c->seen[c->seen_count++ % PTB_NCCL_CALLS];
-    *place = (ptb_nccl_seen){.kind = call->kind,
-                             .count = call->count,
-                             .dtype = call->dtype,
-                             .op = call->op,
-                             .in_place = call->send == call->recv};
-    c->last_seen = place;
+    c->last_seen = remember(c, call);
     return true;
 }
 

@@ -245,10 +245,11 @@ static bool is_set(const char *name)
 // tells of the others while the call lasts: only the thread that serves proxies could be later, in a graph,
 // with CUDA_LAUNCH_BLOCKING, or beside graphs, and between GPUs of one host that reach each other there are
 // proxies only for copies by CUDA (NCCL_P2P_USE_CUDA_MEMCPY). Copy engines, of which 2.28 does not tell, it
-// uses for an all-gather where NCCL_CTA_POLICY says so. So what is left is a symmetric kernel.
-bool ptb_nccl_ran_symmetric(const ptb_comm_nccl *c, const ptb_coll *call, const ptb_nccl_ran *ran)
+// uses for an all-gather where NCCL_CTA_POLICY says so. So what is left is a symmetric kernel. (Read
+// in the sources up to 2.30; the library 2.32.3 has symmetric kernels for profilers, and may tell of them.)
+static bool can_only_be_symmetric(const ptb_comm_nccl *c, const ptb_coll *call, const ptb_nccl_ran *ran)
 {
-    bool is_untold = ran && ran->calls > 0 && ran->collectives == 0 && ran->messages == 0;
+    bool is_untold = ran->calls > 0 && ran->collectives == 0 && ran->messages == 0;
     bool has_kernels =
         is_untold && (strcmp(ran->function, "AllReduce") == 0 || strcmp(ran->function, "AllGather") == 0 ||
                       strcmp(ran->function, "ReduceScatter") == 0);
@@ -259,22 +260,70 @@ bool ptb_nccl_ran_symmetric(const ptb_comm_nccl *c, const ptb_coll *call, const 
            ptb_nccl_on_windows(c, call);
 }
 
-void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_coll *call, const ptb_nccl_ran *ran,
+bool ptb_nccl_ran_symmetric(const ptb_comm_nccl *c, const ptb_coll *call, const ptb_nccl_seen *seen)
+{
+    if (!seen)
+        return false;
+    if (seen->kernel.kind != PTB_NCCL_KERNEL_UNKNOWN)
+        return seen->kernel.kind == PTB_NCCL_KERNEL_SYMMETRIC;
+    return can_only_be_symmetric(c, call, &seen->ran);
+}
+
+static void set_replaced(const ptb_nccl_choice *asked, const char *ran, ptb_params *facts)
+{
+    ptb_params_set(facts, "replaced", "asked %s, ran %s", asked->name, ran);
+    ptb_params_set(facts, "warning", "NCCL replaced the algorithm without a word: asked %s, ran %s",
+                   asked->name, ran);
+}
+
+static void set_from_kernel(const ptb_nccl_kernel *kernel, ptb_params *facts)
+{
+    ptb_params_set(facts, "algorithm_from", "kernel name (%s): %s", kernel->from, kernel->name);
+}
+
+static void describe_symmetric(const ptb_comm_nccl *c, const ptb_nccl_seen *seen, ptb_params *facts)
+{
+    ptb_params_set(facts, "algorithm", "symmetric");
+    if (seen->kernel.kind == PTB_NCCL_KERNEL_SYMMETRIC)
+        set_from_kernel(&seen->kernel, facts);
+    else
+        ptb_params_set(facts, "algorithm_from",
+                       "concluded: on windows, and NCCL told of the call, not of a kernel");
+    if (c->choice.algorithm[0] || c->choice.protocol[0])
+        set_replaced(&c->choice, "symmetric", facts);
+}
+
+// NCCL told nothing. The name of a kernel that is no symmetric one says no more than that.
+static void describe_untold(const ptb_comm_nccl *c, const ptb_coll *call, const ptb_nccl_seen *seen,
+                            ptb_params *facts)
+{
+    bool is_other = seen && seen->kernel.kind == PTB_NCCL_KERNEL_OTHER;
+    if (!is_other || !(c->choice.is_symmetric || ptb_nccl_on_windows(c, call))) {
+        ptb_params_set(facts, "algorithm", "%s (not confirmed: %s)", c->choice.name,
+                       why_unknown(c, call, seen ? &seen->ran : NULL));
+        return;
+    }
+    ptb_params_set(facts, "algorithm", "other (not symmetric, by its kernel's name)");
+    set_from_kernel(&seen->kernel, facts);
+    if (c->choice.is_symmetric)
+        set_replaced(&c->choice, "another, by its kernel's name", facts);
+}
+
+void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_coll *call, const ptb_nccl_seen *seen,
                            ptb_params *facts)
 {
     const ptb_nccl_choice *asked = &c->choice;
+    const ptb_nccl_ran *ran = seen ? &seen->ran : NULL;
     if (c->comm.size == 1) {
         ptb_params_set(facts, "algorithm", "none (one rank: a copy)");
         return;
     }
-    if (ptb_nccl_ran_symmetric(c, call, ran)) {
-        ptb_params_set(facts, "algorithm", "symmetric");
-        ptb_params_set(facts, "algorithm_from",
-                       "concluded: on windows, and NCCL told of the call, not of a kernel");
+    if (ptb_nccl_ran_symmetric(c, call, seen)) {
+        describe_symmetric(c, seen, facts);
         return;
     }
     if (!ran || (ran->collectives == 0 && ran->messages == 0)) {
-        ptb_params_set(facts, "algorithm", "%s (not confirmed: %s)", asked->name, why_unknown(c, call, ran));
+        describe_untold(c, call, seen, facts);
         return;
     }
     ptb_nccl_describe_channels(ran, facts);
@@ -292,11 +341,9 @@ void ptb_nccl_describe_run(const ptb_comm_nccl *c, const ptb_coll *call, const p
     if (ran->protocol[0])
         ptb_params_set(facts, "protocol", "%s", ran->protocol);
     if (other || other_protocol) {
-        const char *slash = ran->protocol[0] ? "/" : "";
-        ptb_params_set(facts, "replaced", "asked %s, ran %s%s%s", asked->name, ran->algorithm, slash,
-                       ran->protocol);
-        ptb_params_set(facts, "warning", "NCCL replaced the algorithm without a word: asked %s, ran %s%s%s",
-                       asked->name, ran->algorithm, slash, ran->protocol);
+        char words[sizeof ran->algorithm + sizeof ran->protocol + 1];
+        snprintf(words, sizeof words, "%s%s%s", ran->algorithm, ran->protocol[0] ? "/" : "", ran->protocol);
+        set_replaced(asked, words, facts);
     }
     if (asked->channels && ran->channels && ran->channels != asked->channels)
         ptb_params_set(facts, "channels_replaced", "asked %d, ran %d", asked->channels, ran->channels);

@@ -183,8 +183,7 @@ static void symmetric(const ptb_traffic_call *call, const layout *l, ptb_traffic
     t->is_bound = true;
     t->near_bytes = NAN;
     t->far_bytes = 0;
-    snprintf(t->how, sizeof t->how,
-             "which of NCCL's symmetric kernels ran: from GPU to GPU or by the switch");
+    snprintf(t->how, sizeof t->how, "what NCCL's symmetric kernels send, from GPU to GPU or by the switch");
 }
 
 // A message from each rank to each other, or between each and the root.

@@ -12,7 +12,7 @@
 // `nvls` by reduction in the network's switches (SHARP; Graham et al., "Scalable hierarchical aggregation
 // and reduction protocol", 2016), S to the network and S from it for each host, in `nvls_tree` by the double
 // binary tree. Where there are fewer network ports than GPUs, fewer of them are heads. Symmetric kernels
-// (NCCL's src/device/symmetric, on one host; which of them runs it does not tell): loads from and stores to
+// (NCCL's src/device/symmetric, on one host; which of them ran only its name tells): loads from and stores to
 // each GPU move 2(n-1)/n S in an all-reduce and (n-1)/n S otherwise (RSxLD_AGxST, ST, LD), the switch
 // (RSxLDMC_AGxSTMC, STMC, LDMC) what NVLS moves, and those for small messages (LL) more than either.
 #ifndef PTB_COLLECTIVES_TRAFFIC_H

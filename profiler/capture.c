@@ -1,6 +1,9 @@
 // The capture interface: dispatch to the one of a device.
 #include "profiler/capture.h"
 
+#include <stdio.h>
+#include <string.h>
+
 ptb_status ptb_capture_open(const char *device, ptb_trace *trace, ptb_capture **capture)
 {
     const ptb_capture_ops *ops = (const ptb_capture_ops *)ptb_registry_find(PTB_KIND_CAPTURE, device);
@@ -46,4 +49,40 @@ void ptb_capture_close_work(ptb_capture *capture, uint64_t work)
 {
     if (work)
         capture->ops->close_work(capture, work);
+}
+
+static bool is_of(const ptb_capture_kernel *k, const char *work, int32_t axis, uint64_t bytes)
+{
+    return k->axis == axis && k->bytes == bytes && strcmp(k->work, work) == 0;
+}
+
+void ptb_capture_note_kernel(ptb_capture *capture, const ptb_span *of, const char *kernel)
+{
+    for (size_t i = 0; i < capture->kernel_count; i++)
+        if (is_of(&capture->kernels[i], of->name, of->axis, of->bytes) &&
+            strcmp(capture->kernels[i].kernel, kernel) == 0)
+            return;
+    if (capture->kernel_count == PTB_CAPTURE_KERNELS) {
+        capture->kernels_lost = true;
+        return;
+    }
+    ptb_capture_kernel *k = &capture->kernels[capture->kernel_count++];
+    *k = (ptb_capture_kernel){.axis = of->axis, .bytes = of->bytes};
+    snprintf(k->work, sizeof k->work, "%s", of->name);
+    snprintf(k->kernel, sizeof k->kernel, "%s", kernel);
+}
+
+size_t ptb_capture_kernels(const ptb_capture *capture, const char *work, int32_t axis, uint64_t bytes,
+                           const char **names, size_t most)
+{
+    size_t count = 0;
+    if (capture->kernels_lost || capture->stats.dropped || capture->stats.unattributed_nodes)
+        return 0;
+    for (size_t i = 0; i < capture->kernel_count; i++)
+        if (is_of(&capture->kernels[i], work, axis, bytes)) {
+            if (count < most)
+                names[count] = capture->kernels[i].kernel;
+            count++;
+        }
+    return count;
 }

@@ -47,11 +47,25 @@ typedef struct {
     void (*close_work)(ptb_capture *capture, uint64_t work);
 } ptb_capture_ops;
 
+enum { PTB_CAPTURE_KERNELS = 256, PTB_KERNEL_NAME_BYTES = 96 };
+
+// A kernel that communication ran as. Its span has the name of the operation, since a kernel of NCCL's may
+// serve several; this is what the compiler calls it (cupti_names.h).
+typedef struct {
+    char work[sizeof((ptb_span *)0)->name]; // the operation: name, axis and bytes of its span
+    int32_t axis;
+    uint64_t bytes;
+    char kernel[PTB_KERNEL_NAME_BYTES];
+} ptb_capture_kernel;
+
 // First member of each implementation's struct.
 struct ptb_capture {
     const ptb_capture_ops *ops;
     ptb_trace *trace;
     ptb_capture_stats stats;
+    ptb_capture_kernel kernels[PTB_CAPTURE_KERNELS]; // since open, each once
+    size_t kernel_count;
+    bool kernels_lost;       // some had no place
     char cannot[1024];       // why nothing can be recorded; empty: it can
     char nodes_cannot[1024]; // why it is not known whose a graph's work is; empty: it is
     // To be set before start: nothing of what libraries do inside of an operation is recorded. NCCL (2.26 and
@@ -76,5 +90,12 @@ ptb_status ptb_capture_stop(ptb_capture *capture);
 // that was opened and is still open gets what is enqueued.
 uint64_t ptb_capture_open_work(ptb_capture *capture, const ptb_span *span);
 void ptb_capture_close_work(ptb_capture *capture, uint64_t work);
+
+// For implementations: communication of that span ran as this kernel.
+void ptb_capture_note_kernel(ptb_capture *capture, const ptb_span *of, const char *kernel);
+// Names of all kernels that operations of that name, axis and bytes ran as, each once, at most `most`; how
+// many there are. 0: none was recorded, or not all are known. The names live as long as the capture.
+size_t ptb_capture_kernels(const ptb_capture *capture, const char *work, int32_t axis, uint64_t bytes,
+                           const char **names, size_t most);
 
 #endif

@@ -317,7 +317,14 @@ static const ptb_span *whose(capture *c, const record *r, bool *is_first)
     return &w->span;
 }
 
-// Communication keeps the name of its collective, since a kernel of NCCL's serves several; everything else
+static void note_kernel(capture *c, const ptb_span *of, const char *mangled)
+{
+    char kernel[PTB_KERNEL_NAME_BYTES];
+    ptb_cupti_short_name(mangled, kernel, sizeof kernel);
+    ptb_capture_note_kernel(&c->base, of, kernel);
+}
+
+// Communication keeps the name of its collective, since a kernel of NCCL's may serve several; everything else
 // has the kernel's. What a graph ran belongs to the step that launched it, whenever it was captured.
 static void add_span(capture *c, const record *r)
 {
@@ -334,6 +341,8 @@ static void add_span(capture *c, const record *r)
     stats->graph_nodes += r->node != 0;
     stats->unattributed_nodes += !of && r->node && r->kind == PTB_SPAN_COMPUTE;
     bool is_communication = of && span.kind == PTB_SPAN_COMM;
+    if (is_communication && r->kernel)
+        note_kernel(c, of, r->kernel);
     if (r->kind == PTB_SPAN_COPY && !is_communication)
         span.kind = PTB_SPAN_COPY;
     if (is_communication)

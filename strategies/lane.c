@@ -2,6 +2,7 @@
 #include "strategies/lane.h"
 
 #include "collectives/collective.h"
+#include "profiler/capture.h"
 
 #include <stdio.h>
 
@@ -169,6 +170,21 @@ ptb_status ptb_lane_exchange(ptb_lane *lane, const ptb_lane_message *messages, s
     lane->moved.message_bytes += bytes;
     lane->moved.volume_bytes += (double)bytes;
     return ptb_mark_close(&lane->mark, lane->compute->trace, lane->stream);
+}
+
+void ptb_lane_describe(const ptb_lane *lane, const ptb_coll *call, ptb_params *facts)
+{
+    enum { MOST = 8 };
+    ptb_comm *comm = lane->comm;
+    const ptb_capture *capture = lane->compute->trace ? ptb_trace_capture(lane->compute->trace) : NULL;
+    const char *names[MOST];
+    size_t count = 0;
+    if (capture && comm->ops->recorded)
+        count = ptb_capture_kernels(capture, ptb_coll_name(call->kind), (int32_t)lane->axis,
+                                    call->count * ptb_dtype_size(call->dtype), names, MOST);
+    if (count > 0 && count <= MOST)
+        comm->ops->recorded(comm, call, names, count, "recorded steps");
+    comm->ops->describe(comm, call, facts);
 }
 
 ptb_status ptb_lane_work_begin(ptb_lane *lane, const char *name)

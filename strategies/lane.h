@@ -71,6 +71,9 @@ typedef struct {
 } ptb_lane_message;
 ptb_status ptb_lane_exchange(ptb_lane *lane, const ptb_lane_message *messages, size_t count,
                              const char *name);
+// Adds what really runs for this call (ptb_comm_ops.describe), by the names of its kernels too, where steps
+// were recorded (profiler/capture.h) and its span has no name of its own.
+void ptb_lane_describe(const ptb_lane *lane, const ptb_coll *call, ptb_params *facts);
 // Open and close of a span of compute work on the lane's own stream (a conversion before a reduction).
 ptb_status ptb_lane_work_begin(ptb_lane *lane, const char *name);
 ptb_status ptb_lane_work_end(ptb_lane *lane);

@@ -247,8 +247,7 @@ static void ddp_describe(ptb_data *data, ptb_params *facts)
     ptb_params_set(facts, "bucket_bytes", "%zu",
                    d->buckets.item[0].count * ptb_dtype_size(data->env.reduce_type));
     ptb_coll call = reduction(d, 0);
-    ptb_comm *comm = lane_of(d, 0)->comm;
-    comm->ops->describe(comm, &call, facts);
+    ptb_lane_describe(lane_of(d, 0), &call, facts);
 }
 
 static const ptb_data_parallel ddp_ops = {

@@ -184,8 +184,7 @@ static void local_sgd_describe(ptb_data *data, ptb_params *facts)
     ptb_params_set(facts, "buckets", "%zu", l->buckets.count);
     ptb_params_set(facts, "bucket_bytes", "%zu", l->buckets.item[0].count * sizeof(float));
     ptb_coll call = averaging(l, 0);
-    ptb_comm *comm = data->env.reduce[l->buckets.item[0].group]->comm;
-    comm->ops->describe(comm, &call, facts);
+    ptb_lane_describe(data->env.reduce[l->buckets.item[0].group], &call, facts);
 }
 
 static const ptb_data_parallel local_sgd_ops = {

@@ -486,6 +486,5 @@ void ptb_shard_describe(const ptb_shard *s, ptb_params *facts)
     ptb_params_set(facts, name, "%zu", s->segments.count);
     ptb_params_set(facts, "bucket_bytes", "%zu", s->segments.largest * ptb_dtype_size(e->reduce_type));
     ptb_coll call = scattering(s, segment, s->gradients, own_gradients(s, segment));
-    ptb_comm *comm = e->shard[segment->group]->comm;
-    comm->ops->describe(comm, &call, facts);
+    ptb_lane_describe(e->shard[segment->group], &call, facts);
 }

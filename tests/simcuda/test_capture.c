@@ -149,6 +149,54 @@ static void kernels_belong_to_their_work(void **state)
     assert_int_equal(bytes, 1000); // once, whatever the number of kernels
 }
 
+static ptb_status communicate(fixture *f, const ptb_span *span)
+{
+    ptb_mark mark;
+    PTB_TRY(ptb_mark_open(&mark, f->trace, f->communication, span));
+    kernel(f, f->communication);
+    kernel(f, f->communication);
+    return ptb_mark_close(&mark, f->trace, f->communication);
+}
+
+// Their spans have the operation's name, so the kernels' are kept beside them: each once, by operation.
+static void kernels_of_communication_are_named(void **state)
+{
+    fixture *f = *state;
+    ptb_span reduce = work(PTB_SPAN_COMM, PTB_PHASE_BACKWARD, 9, 1, "all_reduce"), larger = reduce;
+    const char *names[2] = {NULL, NULL};
+    larger.bytes = 2000;
+    assert_int_equal(ptb_capture_start(f->capture), PTB_OK);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(communicate(f, &reduce), PTB_OK);
+    assert_int_equal(communicate(f, &larger), PTB_OK);
+    idle(f);
+    assert_int_equal(ptb_capture_stop(f->capture), PTB_OK);
+    assert_int_equal(f->capture->kernel_count, 2);
+    assert_int_equal(ptb_capture_kernels(f->capture, "all_reduce", 1, 1000, names, 2), 1);
+    assert_string_equal(names[0], "fill_kernel");
+    assert_int_equal(ptb_capture_kernels(f->capture, "all_reduce", 1, 2000, names, 2), 1);
+    assert_int_equal(ptb_capture_kernels(f->capture, "all_reduce", 2, 1000, names, 2), 0);
+    assert_int_equal(ptb_capture_kernels(f->capture, "all_reduce", 1, 3000, names, 2), 0);
+    assert_int_equal(ptb_capture_kernels(f->capture, "all_reduce.loss", 1, 1000, names, 2), 0);
+    // Where records are missing, not all kernels are known.
+    f->capture->stats.dropped = 1;
+    assert_int_equal(ptb_capture_kernels(f->capture, "all_reduce", 1, 1000, names, 2), 0);
+    f->capture->stats.dropped = 0;
+    f->capture->stats.unattributed_nodes = 1;
+    assert_int_equal(ptb_capture_kernels(f->capture, "all_reduce", 1, 1000, names, 2), 0);
+    f->capture->stats.unattributed_nodes = 0;
+    // Several kernels, more than are asked for; and then more operations than there is room for.
+    ptb_capture_note_kernel(f->capture, &reduce, "another");
+    ptb_capture_note_kernel(f->capture, &reduce, "another");
+    assert_int_equal(ptb_capture_kernels(f->capture, "all_reduce", 1, 1000, names, 1), 2);
+    for (uint64_t i = 0; i < PTB_CAPTURE_KERNELS; i++) {
+        reduce.bytes = 5000 + i;
+        ptb_capture_note_kernel(f->capture, &reduce, "one too many");
+    }
+    assert_int_equal(f->capture->kernel_count, PTB_CAPTURE_KERNELS);
+    assert_int_equal(ptb_capture_kernels(f->capture, "all_reduce", 1, 1000, names, 2), 0);
+}
+
 static void copies_and_sets_are_told(void **state)
 {
     fixture *f = *state;
@@ -489,6 +537,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_all, close_all)
     const struct CMUnitTest tests[] = {
         TEST(kernels_belong_to_their_work),
+        TEST(kernels_of_communication_are_named),
         TEST(copies_and_sets_are_told),
         TEST(nothing_is_kept_between_recordings),
         TEST(many_records_find_place),
