@@ -32,6 +32,9 @@
 // end itself; after everything is measured and stored, so long to end the job.
 static const double lost_grace_s = 15, kill_grace_s = 5, ended_grace_s = 60;
 
+// A rank that waits for others to start says so after the same limit; it began a little later.
+static const double start_grace_s = 15;
+
 typedef struct {
     const ptb_plan *plan;
     const ptb_run_origin *origin;
@@ -44,6 +47,8 @@ typedef struct {
     int interrupts;
     int64_t again_at_ns; // when the interrupt is passed on once more
     int64_t kill_at_ns;  // 0: not yet
+    int64_t late_at_ns;  // when ranks that have not started are late; 0: never
+    bool is_late;
     ptb_relay relay;
 } launch;
 
@@ -198,6 +203,23 @@ static void pass_interrupt_on(launch *l)
     l->again_at_ns = now_ns + 1000000000;
 }
 
+// mpirun itself may hang, before it has started all ranks or with one that could not start.
+static void look_for_late_start(launch *l)
+{
+    int code;
+    if (l->is_late || !l->late_at_ns || ptb_clock_ns() < l->late_at_ns ||
+        ptb_job_status_read(&l->job, &code) != PTB_JOB_NOT_STARTED)
+        return;
+    l->is_late = true;
+    ptb_error(
+        "mpirun has not brought the ranks up within %.0f s and is ended; what it said is above. Usual "
+        "causes: no room in TMPDIR or /tmp, a low limit on open files (ulimit -n), a host that does not "
+        "answer. `ptbench doctor` looks for more; --timeout changes the limit",
+        ptb_plan_start_limit_s(l->plan) + start_grace_s);
+    kill(-l->child, SIGTERM);
+    kill_later(l, kill_grace_s);
+}
+
 // Until mpirun has ended. Returns its wait status.
 static int look_after(launch *l)
 {
@@ -215,6 +237,7 @@ static int look_after(launch *l)
             reading = pass_errors_on(l);
         if (writing && events[2].revents)
             writing = pass_output_on(l);
+        look_for_late_start(l);
         if (l->relay.lost_rank >= 0)
             kill_later(l, lost_grace_s);
         if (ptb_job_status_read(&l->job, &code) == PTB_JOB_ENDED)
@@ -248,28 +271,45 @@ static ptb_status status_of_code(int code)
     return code >= 0 && code < (int)(sizeof statuses / sizeof *statuses) ? statuses[code] : PTB_LOST;
 }
 
-// Rank 0 may not have had the time: a run that is still "running" gets its end.
-static void mark_run(const launch *l, const char *state, const char *reason)
+static bool starts_elsewhere(const ptb_run_options *run)
 {
-    const char *path = ptb_command_database(l->plan->run.db);
+    return (run->hosts && *run->hosts) || (run->hostfile && *run->hostfile);
+}
+
+// Rank 0 may not have had the time: a run that is still "running" gets its end. False: the database knows
+// nothing of this run.
+static bool end_stored_run(const launch *l, const char *path, const char *state, const char *reason)
+{
     ptb_store *store = NULL;
     ptb_table *table = NULL;
-    bool is_running = false;
+    bool is_stored = false, is_running = false;
     int64_t run = 0;
     if (access(path, R_OK | W_OK) != 0 || ptb_store_open(path, PTB_STORE_READ, &store) != PTB_OK)
-        return;
+        return false;
     const char *const args[] = {l->origin->uuid};
-    if (ptb_store_query(store, "SELECT id FROM run WHERE uuid = ?1 AND state = 'running'", args, 1, &table) ==
+    if (ptb_store_query(store, "SELECT id, state = 'running' FROM run WHERE uuid = ?1", args, 1, &table) ==
         PTB_OK) {
-        is_running = table->rows == 1;
-        run = is_running ? (int64_t)ptb_table_number(table, 0, 0) : 0;
+        is_stored = table->rows == 1;
+        run = is_stored ? (int64_t)ptb_table_number(table, 0, 0) : 0;
+        is_running = is_stored && ptb_table_number(table, 0, 1) != 0;
         ptb_table_free(table);
     }
     ptb_store_close(store);
-    if (!is_running || ptb_store_open(path, PTB_STORE_WRITE, &store) != PTB_OK)
-        return;
-    ptb_store_finish_run(store, run, state, reason);
-    ptb_store_close(store);
+    if (is_running && ptb_store_open(path, PTB_STORE_WRITE, &store) == PTB_OK) {
+        ptb_store_finish_run(store, run, state, reason);
+        ptb_store_close(store);
+    }
+    return is_stored;
+}
+
+// Silent where there is no database, or none that can be read: the ranks have said so, or had not come so
+// far.
+static bool mark_run(const launch *l, const char *state, const char *reason)
+{
+    ptb_log_set_level((ptb_log_level)-1);
+    bool is_stored = end_stored_run(l, ptb_command_database(l->plan->run.db), state, reason);
+    ptb_log_set_level(PTB_LOG_INFO);
+    return is_stored;
 }
 
 static void say_how_to_resume(const launch *l)
@@ -279,28 +319,44 @@ static void say_how_to_resume(const launch *l)
              ptb_command_database(db), l->origin->uuid, db && *db ? " --db " : "", db && *db ? db : "");
 }
 
-static ptb_status report_loss(launch *l, int wait_status, bool has_begun)
+// The signal that ended a rank where mpirun does not say which: its exit code is then that of a shell. Else
+// 0.
+static int signal_of_some_rank(int wait_status)
+{
+    int code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 0;
+    return code > 128 && code - 128 < NSIG ? code - 128 : 0;
+}
+
+static ptb_status report_loss(launch *l, int wait_status)
 {
     char reason[256];
     const ptb_relay *relay = &l->relay;
-    if (relay->lost_rank >= 0 && relay->lost_signal)
+    if (l->is_late)
+        snprintf(reason, sizeof reason, "the ranks did not start");
+    else if (relay->lost_rank >= 0 && relay->lost_signal)
         snprintf(reason, sizeof reason, "rank %d%s%s was ended by signal %d (%s)", relay->lost_rank,
                  *relay->lost_host ? " on " : "", relay->lost_host, relay->lost_signal,
                  strsignal(relay->lost_signal));
     else if (relay->lost_rank >= 0)
         snprintf(reason, sizeof reason, "rank %d%s%s ended early", relay->lost_rank,
                  *relay->lost_host ? " on " : "", relay->lost_host);
+    else if (signal_of_some_rank(wait_status))
+        snprintf(reason, sizeof reason, "a rank was ended by signal %d (%s)",
+                 signal_of_some_rank(wait_status), strsignal(signal_of_some_rank(wait_status)));
     else if (WIFSIGNALED(wait_status))
         snprintf(reason, sizeof reason, "mpirun was ended by signal %d (%s)", WTERMSIG(wait_status),
                  strsignal(WTERMSIG(wait_status)));
     else
         snprintf(reason, sizeof reason, "the ranks ended early with exit code %d", WEXITSTATUS(wait_status));
     bool interrupted = l->interrupts > 0;
-    if (!interrupted)
+    if (!interrupted && !l->is_late)
         ptb_error("%s; the other ranks were stopped", reason);
-    mark_run(l, interrupted ? "interrupted" : "failed", interrupted ? "stopped on request" : reason);
-    if (!l->plan->run.dry_run && has_begun)
+    if (l->plan->run.dry_run)
+        ;
+    else if (mark_run(l, interrupted ? "interrupted" : "failed", interrupted ? "stopped on request" : reason))
         say_how_to_resume(l);
+    else
+        ptb_info("nothing of this run is in %s on this host", ptb_command_database(l->plan->run.db));
     return interrupted ? PTB_INTERRUPTED : PTB_LOST;
 }
 
@@ -320,21 +376,24 @@ static ptb_status judge(launch *l, int wait_status)
         }
         return status == PTB_LOST && l->interrupts ? PTB_INTERRUPTED : status;
     }
-    bool elsewhere =
-        (l->plan->run.hosts && *l->plan->run.hosts) || (l->plan->run.hostfile && *l->plan->run.hostfile);
+    bool elsewhere = starts_elsewhere(&l->plan->run);
     // Rank 0 of another host cannot write the file. mpirun passes its exit code on; it has codes of its own,
     // but then no rank has said anything.
     if (state == PTB_JOB_NOT_STARTED && elsewhere && exited && WEXITSTATUS(wait_status) <= 6 &&
         l->relay.lost_rank < 0 && (l->relay.ranks_spoke || WEXITSTATUS(wait_status) == 0))
         return status_of_code(WEXITSTATUS(wait_status));
-    if (state == PTB_JOB_NOT_STARTED && exited && !l->interrupts && l->relay.lost_rank < 0) {
+    // A rank may be killed before it has started; one that waited in vain for it has said so, and ended with
+    // the code of a hang.
+    bool hung = exited && l->relay.ranks_spoke && WEXITSTATUS(wait_status) == ptb_status_exit_code(PTB_LOST);
+    bool lost = hung || l->is_late || l->relay.lost_rank >= 0 || signal_of_some_rank(wait_status);
+    if (state == PTB_JOB_NOT_STARTED && exited && !lost && !l->interrupts) {
         ptb_error("mpirun ended with exit code %d before the ranks had started; its message is above. "
                   "`ptbench doctor` "
                   "looks for the cause",
                   WEXITSTATUS(wait_status));
         return PTB_UNSUPPORTED;
     }
-    return report_loss(l, wait_status, state != PTB_JOB_NOT_STARTED);
+    return report_loss(l, wait_status);
 }
 
 // ---- a run
@@ -406,7 +465,7 @@ static ptb_status prepare(launch *l)
         return PTB_UNSUPPORTED;
     }
     int cores = ptb_launch_cores();
-    bool elsewhere = (run->hosts && *run->hosts) || (run->hostfile && *run->hostfile);
+    bool elsewhere = starts_elsewhere(run);
     int np = run->np ? (int)run->np : elsewhere ? 0 : default_ranks(l->plan, cores);
     int threads = ptb_plan_most_threads(l->plan);
     PTB_TRY(ptb_launch_arguments(run, mpirun, np, threads, cores, &l->arguments, how, sizeof how));
@@ -432,7 +491,10 @@ static ptb_status run_once(launch *l, int repetition)
     ptb_job_status_clear(&l->job);
     set_environment(l, repetition);
     ptb_relay_init(&l->relay);
+    // Only rank 0 of this host can be seen to have started.
+    double limit_s = starts_elsewhere(&l->plan->run) ? 0 : ptb_plan_start_limit_s(l->plan);
     l->kill_at_ns = 0;
+    l->late_at_ns = limit_s > 0 ? ptb_clock_ns() + (int64_t)((limit_s + start_grace_s) * 1e9) : 0;
     ptb_status status = start(l);
     if (status == PTB_OK)
         status = judge(l, look_after(l));

@@ -3,6 +3,7 @@
 
 #include "core/log.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,7 +99,8 @@ const ptb_opt ptb_measure_opts[] = {
      .min = 0,
      .max = 1e6,
      .metavar = "TIME",
-     .help = "A case without progress for so long is a hang and ends the job; 0 waits for ever"},
+     .help = "A case without progress for so long is a hang and ends the job; starting up and opening have "
+             "five times as long, and at least 60s; 0 waits for ever"},
     {.name = "seed",
      .type = PTB_OPT_INT,
      .offset = FIELD(seed),
@@ -149,6 +151,11 @@ ptb_status ptb_measure_check(const ptb_measure *measure, const char *where)
         return PTB_USAGE;
     }
     return PTB_OK;
+}
+
+double ptb_measure_start_limit_s(const ptb_measure *measure)
+{
+    return measure->timeout_s > 0 ? fmax(60, 5 * measure->timeout_s) : 0;
 }
 
 size_t ptb_measure_ranks(const ptb_measure *measure, int size, int *counts, size_t max)

@@ -527,3 +527,15 @@ int ptb_plan_most_threads(const ptb_plan *plan)
     }
     return (int)most;
 }
+
+double ptb_plan_start_limit_s(const ptb_plan *plan)
+{
+    double most = 0;
+    for (size_t i = 0; i < plan->count; i++) {
+        double limit_s = ptb_measure_start_limit_s(&plan->parts[i].measure);
+        if (limit_s == 0)
+            return 0;
+        most = limit_s > most ? limit_s : most;
+    }
+    return most;
+}

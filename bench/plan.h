@@ -52,6 +52,9 @@ void ptb_plan_options_json(const ptb_plan *plan, int argc, char **argv, int firs
 bool ptb_plan_needs_threads(const ptb_plan *plan, bool one_host);
 // The largest number of processor threads (option `threads`) that a part gives each rank; at least 1.
 int ptb_plan_most_threads(const ptb_plan *plan);
+// How long starting up and storing the end may take without progress: as the most patient part has it; 0: for
+// ever.
+double ptb_plan_start_limit_s(const ptb_plan *plan);
 // The device other than the host that a part is on, by its options `device` or `comm`, or NULL: one rank for
 // each of its kind is what the plan is for.
 const char *ptb_plan_device(const ptb_plan *plan);

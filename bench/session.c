@@ -22,7 +22,6 @@
 #include <string.h>
 
 enum { SPAN_ROOM = 1 << 18, RANK_COUNTS_MAX = 64 };
-static const double start_timeout_s = 300; // for what is not a case: start-up, opening, storing
 
 typedef struct {
     ptb_status status;
@@ -204,7 +203,7 @@ static ptb_status run_active(session *s, const ptb_part *part, ptb_world *active
     ptb_runner *runner = NULL;
     ptb_bench_run *run = NULL;
     ptb_status status = PTB_OK;
-    ptb_watch_begin(s->watch, part->name, start_timeout_s);
+    ptb_watch_begin(s->watch, part->name, ptb_measure_start_limit_s(&part->measure));
     if (part->measure.trace && !s->counting)
         status = ptb_trace_new(SPAN_ROOM, active->rank, &trace);
     status = ptb_world_agree(active, status);
@@ -476,7 +475,7 @@ static ptb_status run_stored(session *s)
         return status;
     if (status == PTB_OK)
         status = s->worst;
-    ptb_watch_begin(s->watch, "storing the end of the run", start_timeout_s);
+    ptb_watch_begin(s->watch, "storing the end of the run", ptb_plan_start_limit_s(s->plan));
     if (is_root(s)) {
         ptb_status stored = finish_on_root(s, status);
         summarise_on_root(s, status);
@@ -549,13 +548,14 @@ ptb_status ptb_session_run(const ptb_plan *plan, const ptb_run_origin *origin)
         status = ptb_launcher_detect(&launcher);
     if (status == PTB_OK)
         status = ptb_transport_apply(plan->transport);
+    ptb_watch_begin(s->watch, "start-up (MPI_Init)", ptb_plan_start_limit_s(plan));
     if (status == PTB_OK)
         status = ptb_world_open_mpi(ptb_plan_needs_threads(plan, launcher.one_host), &s->world);
     if (status == PTB_OK) {
         ptb_log_set_rank(s->world->rank == 0 ? -1 : s->world->rank);
         ptb_job_status_started(origin->job_status);
         ptb_watch_set_world(s->watch, s->world);
-        ptb_watch_begin(s->watch, "start-up", start_timeout_s);
+        ptb_watch_begin(s->watch, "start-up", ptb_plan_start_limit_s(plan));
         status = read_topology(s);
     }
     if (status == PTB_OK)

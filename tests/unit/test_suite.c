@@ -230,6 +230,27 @@ static void test_command_line_wins(void **state)
     ptb_plan_free(plan);
 }
 
+// Starting up is as patient as the most patient part.
+static void test_start_limits(void **state)
+{
+    (void)state;
+    static const struct {
+        char *timeout;
+        double limit_s;
+    } rows[] = {{"60s", 300}, {"1s", 60}, {"10m", 3000}, {"0", 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ptb_plan *plan = make_plan((line){0, {"ptbench", "run", "all_reduce", "-T", rows[i].timeout}});
+        assert_true(ptb_plan_start_limit_s(plan) == rows[i].limit_s);
+        ptb_plan_free(plan);
+    }
+    ptb_plan *plan = make_plan((line){0, {"ptbench", "run", "all_reduce", "broadcast"}});
+    plan->parts[1].measure.timeout_s = 100;
+    assert_true(ptb_plan_start_limit_s(plan) == 500);
+    plan->parts[1].measure.timeout_s = 0;
+    assert_true(ptb_plan_start_limit_s(plan) == 0);
+    ptb_plan_free(plan);
+}
+
 static void test_plan_refusals(void **state)
 {
     (void)state;
@@ -298,6 +319,7 @@ int main(void)
         cmocka_unit_test(test_requires),
         cmocka_unit_test(test_builtin_suites_make_plans),
         cmocka_unit_test(test_command_line_wins),
+        cmocka_unit_test(test_start_limits),
         cmocka_unit_test(test_plan_refusals),
         cmocka_unit_test(test_file_refusals),
         cmocka_unit_test(test_options_json),
