@@ -158,6 +158,11 @@ double ptb_measure_start_limit_s(const ptb_measure *measure)
     return measure->timeout_s > 0 ? fmax(60, 5 * measure->timeout_s) : 0;
 }
 
+double ptb_measure_peer_limit_s(const ptb_measure *measure)
+{
+    return measure->timeout_s > 0 ? fmax(60, measure->timeout_s) : 0;
+}
+
 size_t ptb_measure_ranks(const ptb_measure *measure, int size, int *counts, size_t max)
 {
     int64_t listed[64];

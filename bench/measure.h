@@ -29,6 +29,9 @@ ptb_opt_set ptb_measure_set(ptb_measure *measure);
 ptb_status ptb_measure_check(const ptb_measure *measure, const char *where);
 // How long may pass without progress in what is not a case, such as opening; 0: for ever.
 double ptb_measure_start_limit_s(const ptb_measure *measure);
+// How long a communicator waits for a rank that is silent; 0: for ever. What waits is watched too, and ends
+// earlier where --timeout is short.
+double ptb_measure_peer_limit_s(const ptb_measure *measure);
 // Active rank counts for a world of `size`: at most `max`; "" gives {size}. Returns their number.
 size_t ptb_measure_ranks(const ptb_measure *measure, int size, int *counts, size_t max);
 

@@ -211,17 +211,16 @@ static ptb_status run_active(session *s, const ptb_part *part, ptb_world *active
                           .watch = s->watch,
                           .trace = trace,
                           .stop = ptb_watch_stop(s->watch),
-                          .links_told = &s->links_told};
-    if (is_root(s)) {
-        env.tick = ptb_progress_tick;
-        env.tick_arg = &s->progress;
-    }
+                          .links_told = &s->links_told,
+                          .tick = is_root(s) ? ptb_progress_tick : NULL,
+                          .tick_arg = &s->progress};
     const ptb_bench_env bench_env = {.world = active,
                                      .trace = trace,
                                      .seed = (uint64_t)part->measure.seed,
                                      .share_gpu = s->plan->run.share_gpu,
                                      .sweeps = sweeps,
                                      .dry_run = s->counting,
+                                     .timeout_s = ptb_measure_peer_limit_s(&part->measure),
                                      .alive = beat,
                                      .watcher = s->watch};
     if (status == PTB_OK && !s->counting)

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PEER_TIMEOUT_S = 60 };
-
 // ---- the timed loops
 
 static ptb_status loop_calls(ptb_bench_run *run, uint64_t n)
@@ -187,11 +185,12 @@ static ptb_status use_comm(ptb_bench_run *run, const ptb_coll_point *point, char
     int slot = point->comm * run->plan.algo_count + point->algo;
     const char *name = run->plan.comms[point->comm]->plugin.name;
     const char *algorithm = run->plan.algos[point->algo];
-    if (run->opened[slot] == PTB_SKIPPED) {
+    bool is_first = run->opened[slot] == PTB_SKIPPED;
+    if (is_first) {
         ptb_comm_config config = {.algorithm = strcmp(algorithm, "default") == 0 ? NULL : algorithm,
                                   .transport = run->plan.transport,
                                   .segment_bytes = run->plan.segment_bytes,
-                                  .timeout_s = PEER_TIMEOUT_S,
+                                  .timeout_s = run->env->timeout_s,
                                   .channels = run->plan.channels,
                                   .gpu_direct = run->plan.gpu_direct,
                                   .device = ptb_coll_place_name(&run->plan, point->comm),
@@ -208,6 +207,9 @@ static ptb_status use_comm(ptb_bench_run *run, const ptb_coll_point *point, char
             snprintf(reason, PTB_REASON_BYTES, "communicator %s: %s", name, run->opened_why[slot]);
         return PTB_SKIPPED;
     }
+    // Of this case, too, the cause has to be known.
+    if (!is_first && run->opened[slot] != PTB_OK && run->opened_why[slot][0])
+        ptb_error("communicator %s could not be opened: %s", name, run->opened_why[slot]);
     return run->opened[slot];
 }
 

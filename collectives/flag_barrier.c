@@ -45,7 +45,7 @@ bool ptb_flag_barrier_sees_peers(const ptb_flag_barrier *barrier)
     return true;
 }
 
-static ptb_status check_peers(const ptb_flag_barrier *b, int64_t begin_ns, int64_t now_ns)
+static ptb_status check_peers(const ptb_flag_barrier *b)
 {
     for (int r = 0; b->watch && r < b->size; r++) {
         int pid = atomic_load_explicit(&b->page->pid[r], memory_order_relaxed);
@@ -54,11 +54,6 @@ static ptb_status check_peers(const ptb_flag_barrier *b, int64_t begin_ns, int64
                       b->rank);
             return PTB_LOST;
         }
-    }
-    if ((double)(now_ns - begin_ns) > b->deadline_s * 1e9) {
-        ptb_error("rank %d waited %.0f s at a barrier: a peer on this host is stopped or hangs", b->rank,
-                  b->deadline_s);
-        return PTB_LOST;
     }
     return PTB_OK;
 }
@@ -72,7 +67,7 @@ static ptb_status wait_release(ptb_flag_barrier *b, uint64_t epoch)
             return PTB_OK;
         ptb_pause();
     }
-    int64_t begin = ptb_clock_ns(), watched = begin;
+    int64_t watched = ptb_clock_ns();
     for (unsigned i = 1; atomic_load_explicit(&page->release, memory_order_acquire) < epoch; i++) {
         sched_yield();
         if (i % PROGRESS_EVERY != 0)
@@ -83,7 +78,7 @@ static ptb_status wait_release(ptb_flag_barrier *b, uint64_t epoch)
         if (now - watched < WATCH_EVERY_NS)
             continue;
         watched = now;
-        PTB_TRY(check_peers(b, begin, now));
+        PTB_TRY(check_peers(b));
     }
     return PTB_OK;
 }

@@ -22,7 +22,6 @@ typedef struct {
     uint64_t epoch;      // barriers passed
     bool oversubscribed; // yield at once
     bool watch;          // peers' process ids mean something here: look whether they live
-    double deadline_s;   // a peer that has not come by then is lost
     // Called now and then while waiting, so that a library that moves data only inside its calls can finish
     // what a peer may still wait for. May be NULL.
     void (*progress)(void *arg);
@@ -31,7 +30,7 @@ typedef struct {
 
 // Enters this process's id into the page. All ranks must have done so before the first wait.
 void ptb_flag_barrier_enter(ptb_flag_barrier *barrier);
-// LOST, logged, when a peer's process has ended or the deadline has passed.
+// LOST, logged, when a peer's process has ended. One that is stopped or hangs is for the caller to notice.
 ptb_status ptb_flag_barrier_wait(ptb_flag_barrier *barrier, bool aligned);
 // Whether every peer's process can be seen from here (false across PID namespaces). After all have entered.
 bool ptb_flag_barrier_sees_peers(const ptb_flag_barrier *barrier);

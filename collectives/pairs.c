@@ -23,8 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PEER_TIMEOUT_S = 60 };
-
 // The device of a rank.
 typedef struct {
     char model[128]; // its description without the identity
@@ -258,7 +256,7 @@ static ptb_status use_comm(ptb_bench_run *run)
 {
     if (run->point->path != PTB_PATH_SEND || run->comm)
         return PTB_OK;
-    ptb_comm_config config = {.transport = run->plan.transport, .timeout_s = PEER_TIMEOUT_S};
+    ptb_comm_config config = {.transport = run->plan.transport, .timeout_s = run->env.timeout_s};
     return ptb_comm_open(run->plan.comm, run->env.world, &config, &run->comm);
 }
 

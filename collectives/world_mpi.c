@@ -23,9 +23,6 @@
 
 enum { BLOCK_ELEMENTS = 1 << 30, MASK_CPUS = 4096 };
 
-// No rank is late by minutes for the start of an iteration that all have prepared.
-static const double barrier_deadline_s = 120;
-
 typedef struct world_mpi {
     ptb_world world;
     MPI_Comm comm, host;     // all ranks; the ranks on this host
@@ -420,7 +417,6 @@ static ptb_status make_flags(world_mpi *w)
                                   .rank = world->rank,
                                   .size = world->size,
                                   .oversubscribed = world->oversubscribed,
-                                  .deadline_s = barrier_deadline_s,
                                   .progress = progress,
                                   .progress_arg = &w->comm};
     if (page)

@@ -108,6 +108,7 @@ typedef struct {
     // is ended as hung. NULL: nobody watches.
     void (*alive)(void *watcher);
     void *watcher;
+    double timeout_s; // a rank that is silent for so long is lost to communicators; 0: never
 } ptb_bench_env;
 
 typedef struct {

@@ -75,7 +75,11 @@ what=(all_reduce --comm nccl --bytes 4K --place out --mode latency)
 for lost in 8 11 14 19 23 27 32 34 39; do
     alone 5 lost=$lost 'on GPU 1.*Xid'
 done
-what+=(-G)
+# Of each case that needs a communicator which could not be opened it is said why.
+what=(all_reduce --comm nccl --bytes 4K,64K --place out --mode latency)
+small full=2
+expect 3 '^\[2/2\].*FAILED: communicator nccl could not be opened: .*out of memory'
+what=(all_reduce --comm nccl --bytes 4K --place out --mode latency -G)
 for full in 1 2 3 5 6; do # a full GPU
     alone 3 full=$full 'maller'
 done
