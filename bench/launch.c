@@ -203,12 +203,13 @@ static void pass_interrupt_on(launch *l)
     l->again_at_ns = now_ns + 1000000000;
 }
 
-// mpirun itself may hang, before it has started all ranks or with one that could not start.
+// mpirun itself may hang before it has started a rank, or after all have failed. Ranks that run are watched
+// by themselves, and may be on hosts that only mpirun knows of.
 static void look_for_late_start(launch *l)
 {
     int code;
     if (l->is_late || !l->late_at_ns || ptb_clock_ns() < l->late_at_ns ||
-        ptb_job_status_read(&l->job, &code) != PTB_JOB_NOT_STARTED)
+        ptb_job_status_read(&l->job, &code) != PTB_JOB_NOT_STARTED || ptb_process_has_children(l->child))
         return;
     l->is_late = true;
     ptb_error(
@@ -491,8 +492,10 @@ static ptb_status run_once(launch *l, int repetition)
     ptb_job_status_clear(&l->job);
     set_environment(l, repetition);
     ptb_relay_init(&l->relay);
-    // Only rank 0 of this host can be seen to have started.
-    double limit_s = starts_elsewhere(&l->plan->run) ? 0 : ptb_plan_start_limit_s(l->plan);
+    // Only ranks of this host can be seen to have started.
+    const ptb_run_options *run = &l->plan->run;
+    bool is_here = !starts_elsewhere(run) && !(run->mpirun_args && *run->mpirun_args);
+    double limit_s = is_here ? ptb_plan_start_limit_s(l->plan) : 0;
     l->kill_at_ns = 0;
     l->late_at_ns = limit_s > 0 ? ptb_clock_ns() + (int64_t)((limit_s + start_grace_s) * 1e9) : 0;
     ptb_status status = start(l);

@@ -12,6 +12,14 @@
 
 enum { MAX_WORDS = 64, MAX_SETS = 68 };
 
+// What stands on the command line, before it is known which tables apply.
+typedef struct {
+    const char *words[MAX_WORDS]; // neither options nor their values
+    size_t count;
+    const char *options[MAX_WORDS]; // those of benchmarks; what finds no place goes unexplained
+    size_t option_count;
+} found_words;
+
 static ptb_status no_memory(void)
 {
     ptb_error("no memory for the plan of the run");
@@ -43,11 +51,12 @@ static const ptb_opt *find_in_table(const ptb_opt *opts, size_t count, const cha
 }
 
 // Any benchmark's option counts: which ones are selected is not known yet.
-static const ptb_opt *find_anywhere(const char *word)
+static const ptb_opt *find_anywhere(const char *word, bool *is_of_bench)
 {
     const ptb_opt *opt = find_in_table(ptb_run_opts, PTB_RUN_OPT_COUNT, word);
     if (!opt)
         opt = find_in_table(ptb_measure_opts, ptb_measure_opt_count, word);
+    *is_of_bench = !opt;
     for (size_t i = 0; !opt && i < ptb_registry_count(PTB_KIND_BENCH); i++) {
         const ptb_bench *bench = (const ptb_bench *)ptb_registry_at(PTB_KIND_BENCH, i);
         opt = find_in_table(bench->opts, bench->opt_count, word);
@@ -115,12 +124,11 @@ static bool is_bool_word(const char *word)
     return false;
 }
 
-// The words that are not options or their values, before it is known which tables apply. USAGE for an option
-// that no table has.
-static ptb_status find_words(int argc, char **argv, int first, const char **words, size_t *out_count)
+// USAGE for an option that no table has.
+static ptb_status find_words(int argc, char **argv, int first, found_words *found)
 {
-    size_t count = 0;
-    bool only_words = false;
+    bool only_words = false, is_of_bench;
+    found->count = found->option_count = 0;
     for (int at = first; at < argc; at++) {
         const char *word = argv[at];
         bool is_long = strncmp(word, "--", 2) == 0 && word[2];
@@ -130,25 +138,26 @@ static ptb_status find_words(int argc, char **argv, int first, const char **word
             continue;
         }
         if (only_words || (!is_long && !is_short)) {
-            if (count < MAX_WORDS)
-                words[count++] = word;
+            if (found->count < MAX_WORDS)
+                found->words[found->count++] = word;
             continue;
         }
-        const ptb_opt *opt = find_anywhere(word);
+        const ptb_opt *opt = find_anywhere(word, &is_of_bench);
         if (!opt && is_long && strncmp(word, "--no-", 5) == 0) {
             char positive[64];
             snprintf(positive, sizeof positive, "--%s", word + 5);
-            opt = find_anywhere(positive);
+            opt = find_anywhere(positive, &is_of_bench);
             if (opt && opt->type == PTB_OPT_BOOL)
                 continue;
         }
         if (!opt)
             return refuse_option(word);
+        if (is_of_bench && found->option_count < MAX_WORDS)
+            found->options[found->option_count++] = word;
         bool has_value = is_long ? strchr(word, '=') != NULL : word[2] != '\0';
         if (!has_value && at + 1 < argc && (opt->type != PTB_OPT_BOOL || is_bool_word(argv[at + 1])))
             at++;
     }
-    *out_count = count;
     return PTB_OK;
 }
 
@@ -347,6 +356,34 @@ static ptb_status parse_into(ptb_plan *plan, size_t at, int argc, char **argv, i
     return status == PTB_OK ? ptb_measure_check(&part->measure, part->name) : status;
 }
 
+static bool is_of_part(const ptb_plan *plan, const char *option)
+{
+    for (size_t i = 0; i < plan->count; i++)
+        if (find_in_table(plan->parts[i].bench->opts, plan->parts[i].bench->opt_count, option))
+            return true;
+    return false;
+}
+
+// An option of benchmarks, none of which is selected.
+static ptb_status refuse_foreign(const ptb_plan *plan, const char *option)
+{
+    ptb_text owners = PTB_TEXT_INIT, selected = PTB_TEXT_INIT;
+    for (size_t i = 0; i < ptb_registry_count(PTB_KIND_BENCH); i++) {
+        const ptb_bench *bench = (const ptb_bench *)ptb_registry_at(PTB_KIND_BENCH, i);
+        if (find_in_table(bench->opts, bench->opt_count, option))
+            ptb_text_printf(&owners, "%s%s", owners.length ? ", " : "", bench->plugin.name);
+    }
+    for (size_t i = 0; i < plan->count; i++)
+        if (!strstr(ptb_text_string(&selected), plan->parts[i].bench->plugin.name))
+            ptb_text_printf(&selected, "%s%s", i ? " or " : "", plan->parts[i].bench->plugin.name);
+    ptb_error("'%.*s' is an option of %s, not of %s; leave it out (`ptbench help %s` lists what there is)",
+              option[1] == '-' ? (int)strcspn(option, "=") : 2, option, ptb_text_string(&owners),
+              ptb_text_string(&selected), plan->parts[0].bench->plugin.name);
+    ptb_text_release(&owners);
+    ptb_text_release(&selected);
+    return PTB_USAGE;
+}
+
 static ptb_status agree_on_transport(ptb_plan *plan)
 {
     for (size_t i = 0; i < plan->count; i++) {
@@ -373,10 +410,9 @@ static ptb_status agree_on_transport(ptb_plan *plan)
 
 static ptb_status fill(ptb_plan *plan, int argc, char **argv, int first)
 {
-    const char *words[MAX_WORDS];
-    size_t count;
-    PTB_TRY(find_words(argc, argv, first, words, &count));
-    if (!count) {
+    found_words found;
+    PTB_TRY(find_words(argc, argv, first, &found));
+    if (!found.count) {
         ptb_error("name a suite or a benchmark: `ptbench run quick`, `ptbench run all_reduce`; `ptbench "
                   "list` shows all");
         return PTB_USAGE;
@@ -384,11 +420,14 @@ static ptb_status fill(ptb_plan *plan, int argc, char **argv, int first)
     ptb_opt_set set = run_set(&plan->run);
     ptb_opts_defaults(&set);
     ptb_text selection = PTB_TEXT_INIT;
-    for (size_t i = 0; i < count; i++)
-        ptb_text_printf(&selection, "%s%s", i ? " " : "", words[i]);
+    for (size_t i = 0; i < found.count; i++)
+        ptb_text_printf(&selection, "%s%s", i ? " " : "", found.words[i]);
     plan->selection = selection.data;
-    for (size_t i = 0; i < count; i++)
-        PTB_TRY(add_word(plan, words[i]));
+    for (size_t i = 0; i < found.count; i++)
+        PTB_TRY(add_word(plan, found.words[i]));
+    for (size_t i = 0; i < found.option_count; i++)
+        if (!is_of_part(plan, found.options[i]))
+            return refuse_foreign(plan, found.options[i]);
     for (size_t i = 0; i < plan->count; i++)
         PTB_TRY(parse_into(plan, i, argc, argv, first));
     PTB_TRY(agree_on_transport(plan));

@@ -420,8 +420,9 @@ static ptb_status finish_on_root(session *s, ptb_status status)
         stored = write_json(s);
     const char *spill = ptb_store_spill_path(store);
     if (spill) {
-        ptb_error("the results are not in %s but in %s; when the cause is mended: ptbench import --db %s %s",
-                  s->store.database, spill, s->store.database, spill);
+        ptb_error(
+            "what could not be stored in %s is in %s; when the cause is mended: ptbench import --db %s %s",
+            s->store.database, spill, s->store.database, spill);
         stored = PTB_STORE;
     }
     return stored;

@@ -298,10 +298,12 @@ static char *read_file(const char *path)
         ptb_error("suite %s cannot be read: %s", path, strerror(errno));
     } else {
         size_t length = fread(text, 1, LIMIT + 1, file);
-        bool bad = ferror(file) || length > LIMIT;
-        if (bad) {
-            ptb_error("suite %s cannot be read: %s", path,
-                      length > LIMIT ? "it is larger than 1 MiB" : "it is no plain file");
+        const char *fault = length > LIMIT               ? "it is larger than 1 MiB"
+                            : ferror(file)               ? "it is no plain file"
+                            : memchr(text, '\0', length) ? "it holds a byte 0; a suite is plain text"
+                                                         : NULL;
+        if (fault) {
+            ptb_error("suite %s cannot be read: %s", path, fault);
             free(text);
             text = NULL;
         } else {

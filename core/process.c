@@ -1,6 +1,7 @@
 // See process.h: kill(2), /proc/PID/stat (proc(5)), namespaces(7), machine-id(5).
 #include "core/process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -56,6 +57,32 @@ bool ptb_process_lives(int pid)
     if (read_stat(pid, &state, &start))
         return !has_ended(state);
     return !is_free(pid); // it may have ended meanwhile
+}
+
+// Each thread has a list of its own.
+static bool thread_has_children(int pid, const char *thread)
+{
+    char path[300];
+    snprintf(path, sizeof path, "/proc/%d/task/%.255s/children", pid, thread);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return true;
+    bool any = fgetc(file) != EOF;
+    fclose(file);
+    return any;
+}
+
+bool ptb_process_has_children(int pid)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", pid);
+    DIR *threads = opendir(path);
+    bool any = !threads;
+    for (const struct dirent *entry; threads && !any && (entry = readdir(threads));)
+        any = entry->d_name[0] != '.' && thread_has_children(pid, entry->d_name);
+    if (threads)
+        closedir(threads);
+    return any;
 }
 
 static void set_unknown(char out[WORD])

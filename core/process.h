@@ -23,5 +23,7 @@ typedef enum {
 
 // Looks for the process of such a line.
 ptb_process_state ptb_process_look(const char *line);
+// Whether a process has started others that still run; also true where the kernel does not tell.
+bool ptb_process_has_children(int pid);
 
 #endif

@@ -203,6 +203,7 @@ else
     chmod a-w bad.db
 fi
 TMPDIR=$folder/elsewhere try 6 "${tiny[@]}" --db bad.db
+has err "what could not be stored in bad.db is in "
 has err "ptbench import"
 spill=$(grep -oE 'ptbench import --db [^ ]+ [^ ]+' err | awk '{ print $NF }')
 [ -s "$spill" ] || fail "no spill file '$spill'"

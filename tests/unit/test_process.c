@@ -100,6 +100,11 @@ static void a_process_is_recognised_until_it_ends(void **state)
     assert_int_equal(atoi(c.line.word[PID]), c.pid);
     assert_int_equal(look(&c.line), PTB_PROCESS_LIVES);
     assert_true(ptb_process_lives(c.pid));
+    assert_true(ptb_process_has_children(getpid()));
+    char list[64]; // that some kernels do not have
+    snprintf(list, sizeof list, "/proc/%d/task/%d/children", (int)c.pid, (int)c.pid);
+    bool is_told = access(list, R_OK) == 0;
+    assert_true(ptb_process_has_children(c.pid) == !is_told);
     close(c.hold);
     siginfo_t info;
     assert_int_equal(waitid(P_PID, (id_t)c.pid, &info, WEXITED | WNOWAIT), 0);
@@ -108,6 +113,8 @@ static void a_process_is_recognised_until_it_ends(void **state)
     assert_int_equal(waitpid(c.pid, NULL, 0), c.pid);
     assert_int_equal(look(&c.line), PTB_PROCESS_ENDED);
     assert_false(ptb_process_lives(c.pid));
+    assert_true(ptb_process_has_children(getpid()) == !is_told);
+    assert_true(ptb_process_has_children(c.pid)); // that cannot be told any more
 }
 
 // The start that is written down is field 22 of /proc/self/stat.

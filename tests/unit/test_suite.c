@@ -263,21 +263,29 @@ static void test_plan_refusals(void **state)
                        "did you mean 'min-bytes'");
     check_plan_refused((line){0, {"ptbench", "run", "all_reduce", "-b", "8Q"}},
                        "'8Q' is not a value of min-bytes");
-    check_plan_refused((line){0, {"ptbench", "run", "barrier", "-o", "sum"}}, "-o");
+    check_plan_refused((line){0, {"ptbench", "run", "barrier", "-o", "sum"}},
+                       "'-o' is an option of all_reduce");
+    check_plan_refused((line){0, {"ptbench", "run", "step", "barrier", "--count=8"}},
+                       ", not of step or barrier; leave it out (`ptbench help step`");
     check_plan_refused((line){0, {"ptbench", "run", "all_reduce", "--ranks", "0,2"}}, "ranks = '0,2'");
     check_plan_refused((line){0, {"ptbench", "run", "all_reduce", "--min-iters", "9", "--max-iters", "5"}},
                        "min-iters 9 is more than max-iters 5");
 }
 
-static void check_file_refused(const char *text, const char *part)
+static void check_bytes_refused(const char *text, size_t bytes, const char *part)
 {
     char path[] = "/tmp/ptbench-suite-XXXXXX.ini";
     int file = mkstemps(path, 4);
     assert_true(file >= 0);
-    assert_int_equal(write(file, text, strlen(text)), (ssize_t)strlen(text));
+    assert_int_equal(write(file, text, bytes), (ssize_t)bytes);
     close(file);
     check_plan_refused((line){0, {"ptbench", "run", path}}, part);
     unlink(path);
+}
+
+static void check_file_refused(const char *text, const char *part)
+{
+    check_bytes_refused(text, strlen(text), part);
 }
 
 static void test_file_refusals(void **state)
@@ -288,6 +296,8 @@ static void test_file_refusals(void **state)
                        "line 6: [a]: algos: 'all_reduce' has no option 'algos'; did you mean 'algo'");
     check_file_refused("[suite]\nname = x\n[a]\nbench = all_reduce\nmin-bytes = much\n",
                        "line 5: [a]: min-bytes");
+    // What comes after it would go unread.
+    check_bytes_refused("[all_reduce]\nbytes = 8\0\ncomm = host\n", 38, "it holds a byte 0");
 }
 
 static void test_options_json(void **state)
