@@ -72,6 +72,9 @@ struct ptb_capture {
     // later) puts host calls into a graph that is captured while it tells of its inside, and the graph that
     // is timed has none.
     bool without_inside;
+    // An earlier capture of this process has recorded, and the profiler stays in the device's calls since:
+    // steps that are timed now may take longer.
+    bool was_attached;
     bool recording;
     bool annotating; // another tool that watches this process wants the names of works
 };

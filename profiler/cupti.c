@@ -66,6 +66,7 @@ typedef struct {
     uint64_t open[NESTED]; // numbers, as CUPTI's stack of this thread has them
     int depth;
     int enabled; // kinds that are switched on
+    bool is_registered;
     attribution *attributions;
     size_t attribution_count, attribution_room;
 } capture;
@@ -92,10 +93,19 @@ static bool is_usable(capture *c)
     ptb_status status = ptb_cupti_load(&why);
     snprintf(c->base.cannot, sizeof c->base.cannot, "%s", ptb_text_string(&why));
     ptb_text_release(&why);
-    if (status != PTB_OK)
-        return false;
-    c->cupti = ptb_cupti_functions();
+    if (status == PTB_OK)
+        c->cupti = ptb_cupti_functions();
+    return status == PTB_OK;
+}
+
+// Not before something is to be recorded: from the first of CUPTI's functions on it may take part in every
+// call of CUDA's.
+static bool is_registered(capture *c)
+{
     const char *function = "cuptiActivityRegisterTimestampCallback";
+    if (c->is_registered)
+        return true;
+    ptb_cupti_note_attached();
     CUptiResult result = c->cupti->ActivityRegisterTimestampCallback(now_ns);
     if (result == CUPTI_SUCCESS) {
         function = "cuptiActivityRegisterCallbacks";
@@ -103,7 +113,8 @@ static bool is_usable(capture *c)
     }
     if (result != CUPTI_SUCCESS)
         give_up(c, result, function);
-    return result == CUPTI_SUCCESS;
+    c->is_registered = result == CUPTI_SUCCESS;
+    return c->is_registered;
 }
 
 // What is open on the thread that opens works: nodes of graphs, and operations of NCCL, may come from others.
@@ -140,6 +151,7 @@ static ptb_status cupti_open(ptb_capture **out)
     memset(works, 0xff, WORKS * sizeof *works); // pages come now, not inside a step
     c->base.ops = &cupti_capture;
     c->base.annotating = ptb_nvtx_is_heard();
+    c->base.was_attached = ptb_cupti_is_attached();
     c->works = works;
     c->thread = pthread_self();
     ptb_status status = is_usable(c) ? ptb_cupti_buffers_init() : PTB_OK;
@@ -240,6 +252,8 @@ static ptb_status cupti_start(ptb_capture *base)
     c->count = 0;
     c->depth = 0;
     c->attribution_count = 0;
+    if (!is_registered(c))
+        return PTB_UNSUPPORTED;
     for (c->enabled = 0; c->enabled < KINDS; c->enabled++) {
         CUptiResult on = c->cupti->ActivityEnable(kinds[c->enabled]);
         if (on == CUPTI_SUCCESS)

@@ -31,6 +31,7 @@ static const ptb_dynlib library = {
 // Loaded once a process, as the library itself is.
 static ptb_dynlib_state state = PTB_DYNLIB_STATE_INIT;
 static ptb_cupti_api api;
+static bool attached;
 
 ptb_status ptb_cupti_load(ptb_text *why)
 {
@@ -40,6 +41,16 @@ ptb_status ptb_cupti_load(ptb_text *why)
 const ptb_cupti_api *ptb_cupti_functions(void)
 {
     return &api;
+}
+
+bool ptb_cupti_is_attached(void)
+{
+    return attached;
+}
+
+void ptb_cupti_note_attached(void)
+{
+    attached = true;
 }
 
 // What is known to help.

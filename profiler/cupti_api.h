@@ -37,6 +37,11 @@ typedef struct {
 ptb_status ptb_cupti_load(ptb_text *why);
 // The functions. Valid only after ptb_cupti_load has returned OK.
 const ptb_cupti_api *ptb_cupti_functions(void);
+// Whether this process has asked CUPTI to record, ever: it then stays in CUDA's calls, though nothing is
+// recorded, until the process ends (cuptiFinalize would end it, which is not safe beside threads of other
+// libraries that call CUDA).
+bool ptb_cupti_is_attached(void);
+void ptb_cupti_note_attached(void);
 // Appends what CUPTI says of an error of that function, and what to do about it.
 void ptb_cupti_say(ptb_text *text, CUptiResult result, const char *function);
 

@@ -156,6 +156,11 @@ void ptb_step_profile_facts(const ptb_trainer *t, ptb_params *facts)
     attention_facts(t, facts);
     if (!ptb_step_is_captured(t))
         return;
+    if (t->capture)
+        ptb_params_set(facts, "timed_beside", "%s",
+                       t->capture->was_attached
+                           ? "a profiler that has recorded an earlier case of this process"
+                           : "no profiler");
     if (!t->capture || t->capture->cannot[0]) {
         ptb_params_set(facts, "capture", "none: %s",
                        t->capture ? t->capture->cannot : "no profiler for this device");

@@ -527,9 +527,10 @@ static void a_cupti_that_is_taken_says_so(void **state)
     ptb_capture_close(f->capture);
     set("cupti_busy=1");
     assert_int_equal(ptb_capture_open("cuda", f->trace, &f->capture), PTB_OK);
+    assert_string_equal(f->capture->cannot, ""); // CUPTI is left alone until something is to be recorded
+    assert_int_equal(ptb_capture_start(f->capture), PTB_UNSUPPORTED);
     set("");
     assert_non_null(strstr(f->capture->cannot, "another profiler"));
-    assert_int_equal(ptb_capture_start(f->capture), PTB_UNSUPPORTED);
 }
 
 int main(void)
