@@ -71,6 +71,8 @@ static ptb_status gather_places(ptb_world *world, const ptb_topology *topology, 
     ptb_text topology_json = PTB_TEXT_INIT, place = PTB_TEXT_INIT;
     char **hosts = NULL, **places = NULL;
     ptb_topology host = *topology;
+    const char *visible =
+        getenv("CUDA_VISIBLE_DEVICES"); // to this rank: an instance of MIG, or the launcher's
     PTB_TRY(merge_masks(world, &host));
     if (world->local_rank == 0)
         ptb_topology_json(&host, &topology_json);
@@ -78,6 +80,10 @@ static ptb_status gather_places(ptb_world *world, const ptb_topology *topology, 
     ptb_text_append_json(&place, topology->hostname);
     ptb_text_append(&place, ", \"cpus\": ");
     ptb_text_append_json(&place, topology->binding);
+    if (visible) {
+        ptb_text_append(&place, ", \"cuda_visible_devices\": ");
+        ptb_text_append_json(&place, visible);
+    }
     ptb_text_append(&place, "}");
     ptb_status status = ptb_world_gather_strings(world, 0, ptb_text_string(&topology_json), &hosts);
     if (status == PTB_OK)

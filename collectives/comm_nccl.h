@@ -122,9 +122,9 @@ void ptb_nccl_finish(ptb_comm_nccl *c);
 void ptb_nccl_abort(ptb_comm_nccl *c);
 
 // comm_nccl_watch.c
-// What tells GPUs apart: the identity and the place on the bus; all zero where the device says neither.
+// What tells GPUs apart, to NCCL: the place on the bus; all zero where the device does not say it. Instances
+// of MIG are at the place of their GPU.
 typedef struct {
-    char uuid[16];
     int domain, bus, device;
 } ptb_gpu_place;
 // Makes the account that other ranks ask, under the key that all ranks have. gpus [size]: of each rank.

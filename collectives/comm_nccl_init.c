@@ -227,7 +227,6 @@ static ptb_status find_gpus(ptb_comm_nccl *c, ptb_gpu_place **all)
     if (status == PTB_OK)
         status = PTB_NCCL_CUDA(cudaGetDeviceProperties(&prop, c->index));
     if (status == PTB_OK) {
-        memcpy(mine.uuid, prop.uuid.bytes, sizeof mine.uuid);
         mine.domain = prop.pciDomainID;
         mine.bus = prop.pciBusID;
         mine.device = prop.pciDeviceID;
@@ -236,7 +235,8 @@ static ptb_status find_gpus(ptb_comm_nccl *c, ptb_gpu_place **all)
     return ptb_world_all_gather(c->comm.world, &mine, sizeof mine, *all);
 }
 
-// Two ranks on one GPU: NCCL before 2.30 refuses them, and its message does not reach the user by itself.
+// Two ranks on one GPU, be it in two instances of MIG (NCCL takes a GPU for what is at one place on the bus):
+// NCCL before 2.30 refuses them, and its message does not reach the user by itself.
 static ptb_status check_gpus(const ptb_comm_nccl *c, const ptb_gpu_place *all)
 {
     const ptb_world *world = c->comm.world;
@@ -250,9 +250,10 @@ static ptb_status check_gpus(const ptb_comm_nccl *c, const ptb_gpu_place *all)
                 memcmp(&all[r], &unknown, sizeof unknown) != 0) {
                 if (world->rank == 0)
                     ptb_error(
-                        "ranks %d and %d are on one GPU (bus %04x:%02x:%02x), which NCCL does not take: "
-                        "start at most as many ranks on a host as it has GPUs (NCCL from 2.30 on allows it "
-                        "with NCCL_MULTI_RANK_GPU_ENABLE=1; this is %d.%d.%d)",
+                        "ranks %d and %d are on one GPU (bus %04x:%02x:%02x), which NCCL does not take, nor "
+                        "in two instances of MIG: start at most as many ranks on a host as it has GPUs "
+                        "(NCCL from 2.30 on allows it with NCCL_MULTI_RANK_GPU_ENABLE=1, instances from "
+                        "2.31 on; this is %d.%d.%d)",
                         r, q, (unsigned)all[r].domain, (unsigned)all[r].bus, (unsigned)all[r].device,
                         c->version / 10000, c->version / 100 % 100, c->version % 100);
                 return PTB_UNSUPPORTED;

@@ -12,14 +12,15 @@ typedef struct {
     const char *name;
     const char *rank;
     const char *sizes[3]; // the first that is set counts
+    const char *local[2]; // so it does among these: the rank among those of this host
 } launcher_row;
 
 static const launcher_row launchers[] = {
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", {"OMPI_COMM_WORLD_SIZE"}},
-    {"PMI", "PMI_RANK", {"PMI_SIZE", "SLURM_STEP_NUM_TASKS"}},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", {"OMPI_COMM_WORLD_SIZE"}, {"OMPI_COMM_WORLD_LOCAL_RANK"}},
+    {"PMI", "PMI_RANK", {"PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, {"MPI_LOCALRANKID", "SLURM_LOCALID"}},
     // PMIx puts only the rank into the environment; under Slurm the step knows the size.
-    {"PMIx", "PMIX_RANK", {"SLURM_STEP_NUM_TASKS"}},
-    {"Slurm", "SLURM_PROCID", {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}},
+    {"PMIx", "PMIX_RANK", {"SLURM_STEP_NUM_TASKS"}, {"SLURM_LOCALID"}},
+    {"Slurm", "SLURM_PROCID", {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, {"SLURM_LOCALID"}},
 };
 
 static ptb_status read_number(const char *variable, int *value)
@@ -60,7 +61,8 @@ static int slurm_local_size(void)
 
 static ptb_status read_row(const launcher_row *row, ptb_launcher *out)
 {
-    ptb_launcher l = {.launched = true, .name = row->name, .size = 0, .rank = -1, .mark = row->rank};
+    ptb_launcher l = {
+        .launched = true, .name = row->name, .size = 0, .rank = -1, .local_rank = -1, .mark = row->rank};
     bool slurm = strcmp(row->name, "Slurm") == 0, open_mpi = strcmp(row->name, "Open MPI") == 0;
     PTB_TRY(read_number(row->rank, &l.rank));
     for (int i = 0; i < 3 && row->sizes[i]; i++) {
@@ -70,6 +72,9 @@ static ptb_status read_row(const launcher_row *row, ptb_launcher *out)
         PTB_TRY(read_number(row->sizes[i], &l.size));
         break;
     }
+    for (int i = 0; i < 2 && row->local[i] && l.local_rank < 0; i++)
+        if (getenv(row->local[i]) && (strncmp(row->local[i], "SLURM_", 6) != 0 || in_slurm_step()))
+            PTB_TRY(read_number(row->local[i], &l.local_rank));
     if (getenv("OMPI_COMM_WORLD_LOCAL_SIZE") && open_mpi)
         PTB_TRY(read_number("OMPI_COMM_WORLD_LOCAL_SIZE", &l.local_size));
     l.one_host = l.size > 0 && l.local_size == l.size;
@@ -77,7 +82,7 @@ static ptb_status read_row(const launcher_row *row, ptb_launcher *out)
         l.local_size = slurm_local_size();
     // `srun --pty bash` also is a step of one task; whoever types in it has not launched anything yet.
     if (slurm && l.size <= 1)
-        l = (ptb_launcher){.name = "", .rank = -1};
+        l = (ptb_launcher){.name = "", .rank = -1, .local_rank = -1};
     *out = l;
     return PTB_OK;
 }
@@ -90,7 +95,7 @@ ptb_status ptb_launcher_detect(ptb_launcher *launcher)
             continue;
         return read_row(row, launcher);
     }
-    *launcher = (ptb_launcher){.name = "", .rank = -1};
+    *launcher = (ptb_launcher){.name = "", .rank = -1, .local_rank = -1};
     return PTB_OK;
 }
 

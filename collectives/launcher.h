@@ -10,6 +10,7 @@ typedef struct {
     const char *name; // "Open MPI", "PMI", "PMIx", "Slurm"; "" when not launched. Static storage
     int size;         // processes of the job, 0: the launcher does not say
     int rank;         // of this process, -1: unknown
+    int local_rank;   // among those on this host, -1: unknown
     bool one_host;    // the launcher says that all processes of the job are on this host
     int local_size;   // processes of the job on this host, 0: the launcher does not say
     const char *mark; // a variable that every process of the job has and the launcher has not. Static storage

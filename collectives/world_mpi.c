@@ -6,6 +6,7 @@
 #include "collectives/launcher.h"
 #include "collectives/world.h"
 #include "core/clock.h"
+#include "core/device.h"
 #include "core/log.h"
 #include "core/roll.h"
 #include "core/topology.h"
@@ -553,6 +554,7 @@ ptb_status ptb_world_open_mpi(bool threads, ptb_world **world)
     }
     PTB_TRY(ptb_mpi_check_launcher(&launcher));
     ptb_mpi_environment();
+    ptb_devices_choose(launcher.local_rank); // the library may start CUDA
     PTB_TRY(ptb_mpi_check(MPI_Init_thread(NULL, NULL, wanted, &provided), "MPI_Init_thread"));
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
@@ -568,5 +570,7 @@ ptb_status ptb_world_open_mpi(bool threads, ptb_world **world)
         status = open_over(MPI_COMM_WORLD, NULL, threads, world);
     if (status != PTB_OK)
         MPI_Finalize();
+    else
+        ptb_devices_choose((*world)->local_rank); // where the launcher did not tell it
     return status;
 }

@@ -22,6 +22,16 @@ ptb_status ptb_device_open(const char *name, int index, ptb_device **device)
     return ((const ptb_device_ops *)plugin)->open(index, device);
 }
 
+void ptb_devices_choose(int local_rank)
+{
+    for (size_t i = 0; i < ptb_registry_count(PTB_KIND_DEVICE); i++) {
+        const ptb_plugin *plugin = ptb_registry_at(PTB_KIND_DEVICE, i);
+        const ptb_device_ops *ops = (const ptb_device_ops *)(const void *)plugin;
+        if (ops->choose)
+            ops->choose(local_rank);
+    }
+}
+
 int ptb_device_count(const char *name)
 {
     const ptb_plugin *plugin = ptb_registry_find(PTB_KIND_DEVICE, name);

@@ -63,8 +63,11 @@ typedef ptb_status ptb_call_fn(void *arg);
 
 typedef struct {
     ptb_plugin plugin;
-    // Those that this process can open, 0 where none can be used; nothing is logged. NULL: as many as are
-    // asked for (the host).
+    // In a process that is a rank, before anything else is done with the device: takes what is this rank's of
+    // what the environment names for all ranks of the host. Once taken it stays. NULL: nothing is to be chosen.
+    void (*choose)(int local_rank);
+    // Those that the ranks of this host can open, 0 where none can be used; nothing is logged. NULL: as many
+    // as are asked for (the host).
     int (*count)(void);
     // index: which of this host's devices, normally the local rank. Where a launcher shows each process only
     // its own, the index is taken modulo their number.
@@ -161,8 +164,11 @@ struct ptb_graph {
     const ptb_device_ops *ops;
 };
 
-// Devices of a registered name that this process can open, without opening one: 0 where there are none (or
-// there is no such name), -1 where there are as many as are asked for. The driver of GPUs is started.
+// Calls `choose` of every device. local_rank: -1 where the launcher does not tell it before MPI has started.
+void ptb_devices_choose(int local_rank);
+// Devices of a registered name that the ranks of this host can open, without opening one: 0 where there are
+// none (or there is no such name), -1 where there are as many as are asked for. The driver of GPUs is
+// started.
 int ptb_device_count(const char *name);
 ptb_status ptb_device_open(const char *name, int index,
                            ptb_device **device); // by registered name; logs what is wrong

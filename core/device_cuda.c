@@ -1,6 +1,6 @@
-// GPUs through CUDA: memory and copies, and the table of the back-end. Opening is in device_cuda_open.c,
-// streams, events and graphs in device_cuda_stream.c, fill, check and reduce in device_cuda_pattern.c, errors
-// in device_cuda_status.c. Run on one H200, never between several GPUs.
+// GPUs through CUDA: memory and copies, and the table of the back-end. Opening is in device_cuda_open.c and
+// device_cuda_mig.c, streams, events and graphs in device_cuda_stream.c, fill, check and reduce in
+// device_cuda_pattern.c, errors in device_cuda_status.c. Run on one H200, never between several GPUs.
 #include "core/device_cuda_internal.h"
 
 #include "core/log.h"
@@ -200,6 +200,7 @@ static const ptb_device_ops cuda_ops = {
 #else
     .plugin = {"cuda", "NVIDIA GPUs, one process each"},
 #endif
+    .choose = ptb_cuda_choose,
     .count = cuda_count,
     .open = cuda_open,
     .close = cuda_close,

@@ -65,6 +65,13 @@ ptb_status ptb_cuda_device_check(ptb_cuda_device *device, int error, const char 
 ptb_status ptb_cuda_device_open(int index, ptb_device **device);
 bool ptb_cuda_foresee(int index, char identity[64], uint64_t *bytes);
 bool ptb_cuda_describe(int index, char description[128]);
+// device_cuda_mig.c: see ptb_device_ops.choose; and how many instances there are for the ranks of this host
+// to choose from.
+void ptb_cuda_choose(int local_rank);
+int ptb_cuda_instances_named(void);
+struct cudaDeviceProp;
+// ptb_device.identity of CUDA's device `index`; whether it is an instance of MIG.
+bool ptb_cuda_identify(const struct cudaDeviceProp *prop, int index, char identity[64]);
 // device_cuda_stream.c
 ptb_status ptb_cuda_stream_new(ptb_device *device, ptb_stream_kind kind, int lane, ptb_stream **stream);
 void ptb_cuda_stream_free(ptb_stream *stream);

@@ -1,5 +1,5 @@
 // Finding and opening a GPU: one process a GPU. Which GPUs there are is CUDA's view, so CUDA_VISIBLE_DEVICES
-// and MIG count; a process sees one MIG instance at most.
+// and MIG count (core/device_cuda_mig.c).
 #include "core/device_cuda_internal.h"
 
 #include "core/log.h"
@@ -86,7 +86,9 @@ bool ptb_cuda_usable(ptb_text *why, int *gpus)
         error = cudaErrorNoDevice;
     if (error != cudaSuccess)
         explain(why, error);
-    *gpus = error == cudaSuccess ? count : 0;
+    // Of the instances of MIG that are named, CUDA shows this process one.
+    int named = ptb_cuda_instances_named();
+    *gpus = error != cudaSuccess ? 0 : named > count ? named : count;
     return error == cudaSuccess;
 }
 
@@ -104,33 +106,19 @@ static ptb_status choose(int index, int *chosen)
     ptb_text_release(&why);
     if (!is_usable)
         return PTB_UNSUPPORTED;
+    PTB_CUDA(cudaGetDeviceCount(&count)); // of this process alone
     *chosen = index % count;
     return PTB_OK;
 }
 
-// "GPU-8a3f..." as nvidia-smi -L writes it. CUDA gives an instance of MIG the UUID of its GPU before CUDA 13;
-// the variable that selected it has its own.
-static void identify(const struct cudaDeviceProp *prop, char *out, size_t out_size)
+// "GPU-8a3f..." or "MIG-8a3f..." at the end, as nvidia-smi -L writes it. CUDA's name of an instance ends in
+// its size ("MIG 1g.10gb").
+static void describe(const struct cudaDeviceProp *prop, int index, char identity[64], char description[128])
 {
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    if (visible && strncmp(visible, "MIG-", 4) == 0) {
-        snprintf(out, out_size, "%.*s", (int)strcspn(visible, ","), visible);
-        return;
-    }
-    size_t length = (size_t)snprintf(out, out_size, "GPU-");
-    for (size_t i = 0; i < sizeof prop->uuid.bytes && length < out_size; i++)
-        length += (size_t)snprintf(out + length, out_size - length, "%s%02x",
-                                   i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-                                   (unsigned char)prop->uuid.bytes[i]);
-}
-
-static void describe(const struct cudaDeviceProp *prop, char identity[64], char description[128])
-{
-    identify(prop, identity, 64);
-    bool is_mig = strncmp(identity, "MIG-", 4) == 0 || strstr(prop->name, " MIG ");
-    snprintf(description, 128, "%.44s, %.1f GiB, sm_%d%d%s, %.48s", prop->name,
+    bool is_instance = ptb_cuda_identify(prop, index, identity), says_so = strstr(prop->name, " MIG ");
+    snprintf(description, 128, "%.*s, %.1f GiB, sm_%d%d%s, %.48s", says_so ? 58 : 44, prop->name,
              (double)prop->totalGlobalMem / (double)(1 << 30), prop->major, prop->minor,
-             is_mig ? ", MIG instance" : "", identity);
+             is_instance && !says_so ? ", MIG instance" : "", identity);
 }
 
 bool ptb_cuda_describe(int index, char description[128])
@@ -141,7 +129,7 @@ bool ptb_cuda_describe(int index, char description[128])
     bool is_known = index >= 0 && cudaGetDeviceCount(&count) == cudaSuccess && count > 0 &&
                     cudaGetDeviceProperties(&prop, index % count) == cudaSuccess;
     if (is_known)
-        describe(&prop, identity, description);
+        describe(&prop, index % count, identity, description);
     cudaGetLastError(); // or the next launch would report it again
     return is_known;
 }
@@ -167,7 +155,7 @@ static ptb_status prepare(ptb_cuda_device *d)
     struct cudaDeviceProp prop;
     PTB_CUDA(cudaSetDevice(d->index));
     PTB_CUDA(cudaGetDeviceProperties(&prop, d->index));
-    describe(&prop, d->base.identity, d->base.description);
+    describe(&prop, d->index, d->base.identity, d->base.description);
 #ifdef PTB_SIM
     d->base.simulated = true;
 #endif
@@ -212,7 +200,7 @@ bool ptb_cuda_foresee(int index, char identity[64], uint64_t *bytes)
     cudaGetLastError(); // whoever opens it says what is wrong
     if (!is_known)
         return false;
-    identify(&prop, identity, 64);
+    ptb_cuda_identify(&prop, index % count, identity);
     *bytes = free_bytes;
     return true;
 }

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <stdio.h>
+#include <string.h>
 
 // Lets the device reach the other one. The reason when it cannot.
 static cudaError_t enable(int index, int other, char *reason)
@@ -33,6 +34,10 @@ ptb_status ptb_cuda_alloc_peer(ptb_device *device, int index, size_t bytes, char
     ptb_cuda_device *d = (ptb_cuda_device *)device;
     int devices = 0;
     void *made = NULL;
+    if (strncmp(device->identity, "MIG-", 4) == 0) {
+        snprintf(reason, PTB_PEER_REASON, "an instance of MIG has no access to the memory of others");
+        return PTB_UNSUPPORTED;
+    }
     PTB_CUDA(cudaGetDeviceCount(&devices));
     if (index >= devices) {
         snprintf(reason, PTB_PEER_REASON,

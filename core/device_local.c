@@ -31,11 +31,15 @@ static ptb_status refuse_shared(const ptb_world *world, const claim *claims)
         int owner = earlier_owner(world, claims, rank);
         if (owner < 0)
             continue;
+        bool is_instance = strncmp(claims[rank].identity, "MIG-", 4) == 0;
         if (world->rank == 0)
-            ptb_error("ranks %d and %d of host %s have the same device, %s. Start as many ranks on a host as "
-                      "it has GPUs (--np, and CUDA_VISIBLE_DEVICES must not hide any), or allow it with "
+            ptb_error("ranks %d and %d of host %s have the same device, %s. %s, or allow it with "
                       "--share-gpu",
-                      owner, rank, claims[rank].host, claims[rank].description);
+                      owner, rank, claims[rank].host, claims[rank].description,
+                      is_instance ? "A process sees one instance of MIG: name one for each rank of a host, "
+                                    "CUDA_VISIBLE_DEVICES=MIG-...,MIG-... (nvidia-smi -L lists them)"
+                                  : "Start as many ranks on a host as it has GPUs (--np, and "
+                                    "CUDA_VISIBLE_DEVICES must not hide any)");
         return PTB_UNSUPPORTED;
     }
     return PTB_OK;

@@ -1,6 +1,6 @@
 // The GPUs of this machine through NVML: for the topology that is stored with each run, for `ptbench doctor`,
 // and the counters of their NVLinks. NVML sees all GPUs, whatever CUDA_VISIBLE_DEVICES says.
-#include "core/device_cuda.h"
+#include "core/device_cuda_internal.h"
 #include "core/links.h"
 #include "core/log.h"
 #include "core/machine.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GPUS_MAX = 64, TEXT_BYTES = 96 };
+enum { GPUS_MAX = 64, TEXT_BYTES = PTB_NVML_TEXT };
 
 // nvmlClocksEventReason*: those that make a measurement slower than the GPU could be.
 static const struct {
@@ -35,6 +35,7 @@ typedef struct {
     char name[TEXT_BYTES], uuid[TEXT_BYTES];
     ptb_nvml_memory memory;
     ptb_nvml_pci pci;
+    ptb_nvml_instances instances;                          // of MIG
     unsigned generation, generation_max, width, width_max; // of PCIe; 0: unknown
     unsigned links, switch_links;                          // active; of these towards a switch
     const char *link_version;
@@ -119,6 +120,8 @@ static void read_gpu(const ptb_nvml *nvml, ptb_nvml_device device, gpu *g)
     nvml->pcie_width(device, &g->width);
     nvml->pcie_width_max(device, &g->width_max);
     g->is_mig = nvml->mig_mode(device, &mig, &pending) == PTB_NVML_SUCCESS && mig;
+    if (g->is_mig)
+        ptb_nvml_read_instances(nvml, device, &g->instances);
     g->has_ecc = nvml->ecc_mode(device, &ecc, &pending_ecc) == PTB_NVML_SUCCESS && ecc;
     g->has_persistence = nvml->persistence(device, &persistence) == PTB_NVML_SUCCESS && persistence;
     if (nvml->ecc_errors(device, PTB_NVML_UNCORRECTED, PTB_NVML_VOLATILE, &g->ecc_uncorrected) !=
@@ -181,6 +184,8 @@ static void describe_gpu(const gpu *g, const ptb_nic *nics, size_t nic_count, pt
     }
     ptb_text_printf(json, "\"mig\": %s, \"ecc\": %s, ", g->is_mig ? "true" : "false",
                     g->has_ecc ? "true" : "false");
+    if (g->is_mig)
+        ptb_nvml_describe_instances(&g->instances, json);
     ptb_text_printf(json, "\"ecc_uncorrected\": %llu, \"sm_mhz_max\": %u, \"memory_mhz_max\": %u, ",
                     g->ecc_uncorrected, g->sm_mhz_max, g->memory_mhz_max);
     ptb_text_printf(json, "\"power_limit_w\": %u, \"nics\": {", g->power_limit_mw / 1000);
@@ -204,6 +209,7 @@ static void describe(ptb_text *json, ptb_text *identity)
     if (status != PTB_OK)
         return;
     unsigned count;
+    bool has_seen = false;
     char driver[TEXT_BYTES] = "unknown";
     gpu *gpus = read_gpus(&nvml, &count);
     ptb_nic *nics = malloc(PTB_NICS_MAX * sizeof *nics);
@@ -223,6 +229,8 @@ static void describe(ptb_text *json, ptb_text *identity)
         ptb_text_append(json, i ? ", " : "");
         describe_gpu(&gpus[i], nics, nic_count, json);
         ptb_text_printf(identity, "|%s %u", gpus[i].name, gpus[i].links);
+        if (gpus[i].is_mig)
+            ptb_nvml_identify_instances(&nvml, &gpus[i].instances, &has_seen, identity);
     }
     if (gpus)
         ptb_text_append(json, "]}");
@@ -242,7 +250,8 @@ static ptb_health check_gpu(const gpu *g, ptb_text *said)
         ptb_text_append(said, ": it does not answer; see dmesg | grep Xid, then reset or replace it");
         return PTB_HEALTH_WARNING;
     }
-    ptb_text_printf(said, ", %.0f GiB", (double)g->memory.total / (double)(1 << 30));
+    if (g->memory.total) // in a container that was given an instance only, it is not told
+        ptb_text_printf(said, ", %.0f GiB", (double)g->memory.total / (double)(1 << 30));
     if (g->generation_max && g->width_max)
         ptb_text_printf(said, ", PCIe %u x%u", g->generation_max, g->width_max);
     if (g->links)
@@ -268,8 +277,15 @@ static ptb_health check_gpu(const gpu *g, ptb_text *said)
                         g->width, g->width_max);
         health = PTB_HEALTH_WARNING;
     }
-    if (g->is_mig)
-        ptb_text_append(said, ": MIG is on: a process sees one instance, without NVLink");
+    if (g->is_mig && !g->instances.count) {
+        ptb_text_append(said,
+                        ": MIG is on, and no instance is seen, so nothing can run there: nvidia-smi mig "
+                        "-cgi makes instances, nvidia-smi -mig 0 ends MIG");
+        health = PTB_HEALTH_WARNING;
+    }
+    for (unsigned i = 0; i < g->instances.count; i++)
+        ptb_text_printf(said, "%s%s", i ? ", " : ": MIG is on, with instances ",
+                        ptb_nvml_instance_size(&g->instances.list[i]));
     return health;
 }
 
@@ -329,6 +345,35 @@ static ptb_health check_all(const ptb_nvml *nvml, ptb_text *said)
     return health;
 }
 
+static void say_usable(int usable, ptb_text *said)
+{
+    char first[128];
+#ifdef PTB_SIM
+    ptb_text_append(said, "SIMULATED, not real hardware: ");
+#endif
+    ptb_text_printf(said, "%d GPU%s can be used", usable, usable == 1 ? "" : "s");
+    if (ptb_cuda_describe(0, first) && strstr(first, "MIG"))
+        ptb_text_printf(said,
+                        ", %s of MIG%s %s; each rank of a host has one of those that "
+                        "CUDA_VISIBLE_DEVICES=MIG-...,MIG-... names (nvidia-smi -L lists them)",
+                        usable == 1 ? "an instance" : "instances", usable == 1 ? "," : ", the first", first);
+}
+
+static ptb_health check_with(const ptb_nvml *nvml, int usable, ptb_text *said)
+{
+    ptb_text missing = PTB_TEXT_INIT;
+    int lacks = ptb_nvml_missing_instances(nvml, &missing);
+    say_usable(usable - lacks, said);
+    ptb_health health = check_all(nvml, said);
+    if (lacks) {
+        ptb_text_printf(said, "; CUDA_VISIBLE_DEVICES names what is no instance here: %s",
+                        ptb_text_string(&missing));
+        health = PTB_HEALTH_WARNING;
+    }
+    ptb_text_release(&missing);
+    return health;
+}
+
 static ptb_health check(ptb_text *said)
 {
     ptb_nvml nvml;
@@ -337,19 +382,17 @@ static ptb_health check(ptb_text *said)
     ptb_health health = PTB_HEALTH_WARNING;
     if (!ptb_cuda_usable(&why, &usable)) {
         ptb_text_printf(said, "no GPU can be used: %s. Benchmarks of the host work", ptb_text_string(&why));
+        ptb_text_release(&why);
+        return health;
+    }
+    ptb_text_clear(&why);
+    if (ptb_nvml_open(&nvml, &why) == PTB_OK) {
+        health = check_with(&nvml, usable, said);
+        ptb_nvml_close(&nvml);
     } else {
-#ifdef PTB_SIM
-        ptb_text_append(said, "SIMULATED, not real hardware: ");
-#endif
-        ptb_text_printf(said, "%d GPU%s can be used", usable, usable == 1 ? "" : "s");
-        ptb_text_clear(&why);
-        if (ptb_nvml_open(&nvml, &why) == PTB_OK) {
-            health = check_all(&nvml, said);
-            ptb_nvml_close(&nvml);
-        } else {
-            ptb_text_printf(said, ", but nothing is known of links, clocks and errors: %s",
-                            ptb_text_string(&why));
-        }
+        say_usable(usable, said);
+        ptb_text_printf(said, ", but nothing is known of links, clocks and errors: %s",
+                        ptb_text_string(&why));
     }
     ptb_text_release(&why);
     return health;

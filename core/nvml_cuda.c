@@ -48,6 +48,8 @@ static const struct {
     {offsetof(ptb_nvml, link_peer_type), "nvmlDeviceGetNvLinkRemoteDeviceType", NULL, true},
     FUNCTION(fields, "nvmlDeviceGetFieldValues"),
     FUNCTION(mig_mode, "nvmlDeviceGetMigMode"),
+    FUNCTION(instance_most, "nvmlDeviceGetMaxMigDeviceCount"),
+    FUNCTION(instance, "nvmlDeviceGetMigDeviceHandleByIndex"),
     FUNCTION(ecc_mode, "nvmlDeviceGetEccMode"),
     FUNCTION(ecc_errors, "nvmlDeviceGetTotalEccErrors"),
     FUNCTION(clock, "nvmlDeviceGetClockInfo"),

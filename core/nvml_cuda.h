@@ -16,6 +16,8 @@ enum {
     PTB_NVML_DRIVER_NOT_LOADED = 9,
     PTB_NVML_GPU_IS_LOST = 15,
     PTB_NVML_VERSION_MISMATCH = 18,
+    PTB_NVML_TEXT = 96,           // bytes of a name, of a UUID (NVML_DEVICE_NAME_V2_BUFFER_SIZE)
+    PTB_NVML_INSTANCES_MAX = 16,  // of MIG, of one GPU; NVIDIA's have at most 8
     PTB_NVML_LINKS_MAX = 36,      // NVML_NVLINK_MAX_LINKS
     PTB_NVML_PEER_GPU = 0,        // nvmlIntNvLinkDeviceType_t
     PTB_NVML_PEER_SWITCH = 2,     //
@@ -77,6 +79,10 @@ typedef struct {
     int (*link_peer_type)(ptb_nvml_device device, unsigned link, int *type); // may be NULL
     int (*fields)(ptb_nvml_device device, int count, ptb_nvml_field *fields);
     int (*mig_mode)(ptb_nvml_device device, unsigned *current, unsigned *pending);
+    // Instances have numbers below `most`, not all of which need to be taken; their handles are good for
+    // name, UUID and memory.
+    int (*instance_most)(ptb_nvml_device device, unsigned *most);
+    int (*instance)(ptb_nvml_device device, unsigned index, ptb_nvml_device *instance);
     int (*ecc_mode)(ptb_nvml_device device, int *current, int *pending);
     int (*ecc_errors)(ptb_nvml_device device, int type, int counter, unsigned long long *count);
     int (*clock)(ptb_nvml_device device, int type, unsigned *mhz);
@@ -93,5 +99,30 @@ void ptb_nvml_close(ptb_nvml *nvml);
 // The value of a field of a link as a number; false when it cannot be had.
 bool ptb_nvml_link_field(const ptb_nvml *nvml, ptb_nvml_device device, unsigned field, unsigned link,
                          unsigned long long *value);
+
+// ---- instances of MIG (core/nvml_instances_cuda.c)
+
+typedef struct {
+    char name[PTB_NVML_TEXT], uuid[PTB_NVML_TEXT];
+    ptb_nvml_memory memory;
+} ptb_nvml_instance;
+typedef struct {
+    ptb_nvml_instance list[PTB_NVML_INSTANCES_MAX];
+    unsigned count;
+} ptb_nvml_instances;
+
+// Those of a GPU on which MIG is on.
+void ptb_nvml_read_instances(const ptb_nvml *nvml, ptb_nvml_device device, ptb_nvml_instances *instances);
+// "1g.10gb"
+const char *ptb_nvml_instance_size(const ptb_nvml_instance *instance);
+// "instances": [...], with ", " at the end.
+void ptb_nvml_describe_instances(const ptb_nvml_instances *instances, ptb_text *json);
+// Those of CUDA_VISIBLE_DEVICES that NVML does not know: how many, and their names. Of names in short forms it
+// cannot be told.
+int ptb_nvml_missing_instances(const ptb_nvml *nvml, ptb_text *names);
+// How the GPU is cut, and which kind of instance this process sees: to one and the same *has_seen of all
+// GPUs, false at first.
+void ptb_nvml_identify_instances(const ptb_nvml *nvml, const ptb_nvml_instances *instances, bool *has_seen,
+                                 ptb_text *identity);
 
 #endif

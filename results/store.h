@@ -56,7 +56,7 @@ typedef struct {
     double started_utc_s;
     int ranks, hosts;
     const char *launcher;  // "mpirun (Open MPI 4.1.4)", "srun", ...
-    const char *placement; // JSON array: per rank {host, cpus}
+    const char *placement; // JSON array: per rank {host, cpus, cuda_visible_devices where set}
 } ptb_repetition_record;
 ptb_status ptb_store_begin_repetition(ptb_store *store, int64_t run, const ptb_repetition_record *record,
                                       int64_t *repetition);

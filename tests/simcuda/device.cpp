@@ -43,21 +43,24 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *of, int device)
 {
     if (!of || !is_device(device))
         return sim_give(of ? cudaErrorInvalidDevice : cudaErrorInvalidValue);
-    const long mib = sim_option("memory");
-    const int machine = sim_visible_device(device);
+    const sim_shown shown = sim_visible(device);
     char bus[16];
     unsigned domain = 0, number = 0, slot = 0;
     memset(of, 0, sizeof *of);
     snprintf(of->name, sizeof of->name, "simulated GPU");
-    sim_uuid(machine, (unsigned char *)of->uuid.bytes);
-    sim_pci_bus_id(machine, bus);
+    sim_uuid(shown.gpu, (unsigned char *)of->uuid.bytes);
+    if (shown.instance >= 0) {
+        snprintf(of->name, sizeof of->name, "%s", sim_instance_name(shown.gpu, shown.instance).c_str());
+        of->uuid.bytes[14] = CUDART_VERSION >= 13000 ? (char)(shown.instance + 1) : 0;
+    }
+    sim_pci_bus_id(shown.gpu, bus);
     sscanf(bus, "%x:%x:%x", &domain, &number, &slot);
     of->pciDomainID = (int)domain;
     of->pciBusID = (int)number;
     of->pciDeviceID = (int)slot;
-    of->totalGlobalMem = (size_t)(mib > 0 ? mib : 16384) << 20;
+    of->totalGlobalMem = (size_t)sim_visible_bytes(device);
     of->major = 9;
-    of->multiProcessorCount = 2;
+    of->multiProcessorCount = shown.instance >= 0 ? 1 : 2;
     of->warpSize = SIM_WARP;
     of->maxThreadsPerBlock = SIM_BLOCK_THREADS;
     of->maxThreadsDim[0] = of->maxThreadsDim[1] = SIM_BLOCK_THREADS;
@@ -80,6 +83,23 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *of, int device)
     of->memoryPoolsSupported = 1;
     of->streamPrioritiesSupported = 1;
     return cudaSuccess;
+}
+
+// Of the driver's own library, which tells instances of MIG apart whatever the runtime's version.
+extern "C" int cuDeviceGet(int *device, int ordinal)
+{
+    *device = ordinal;
+    return is_device(ordinal) ? 0 : cudaErrorInvalidDevice;
+}
+
+extern "C" int cuDeviceGetUuid_v2(void *uuid, int device)
+{
+    if (!is_device(device))
+        return cudaErrorInvalidDevice;
+    const sim_shown shown = sim_visible(device);
+    sim_uuid(shown.gpu, (unsigned char *)uuid);
+    ((unsigned char *)uuid)[14] = (unsigned char)(shown.instance + 1);
+    return 0;
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device)
@@ -164,7 +184,7 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
     if (!can || !is_device(device) || !is_device(peer))
         return sim_give(can ? cudaErrorInvalidDevice : cudaErrorInvalidValue);
-    *can = device != peer;
+    *can = device != peer; // nothing else is shown beside an instance of MIG
     return cudaSuccess;
 }
 

@@ -32,12 +32,6 @@ uint64_t used[DEVICES];
 CUmemPoolHandle_st pools[DEVICES];
 std::atomic<uint64_t> allocations;
 
-uint64_t total_bytes(void)
-{
-    static const long mib = sim_option("memory");
-    return (uint64_t)(mib > 0 ? mib : 16384) << 20;
-}
-
 bool is_out_of_memory(void)
 {
     static const uint64_t oom_at = sim_fault("oom"), full_at = sim_fault("full");
@@ -62,7 +56,7 @@ cudaError_t allocate(void **to, size_t bytes, CUmemPoolHandle_st *pool, int devi
     const size_t rounded = round_up(bytes, ALIGNMENT);
     {
         std::lock_guard<std::mutex> hold(lock);
-        if (is_out_of_memory() || rounded < bytes || rounded > total_bytes() - used[device])
+        if (is_out_of_memory() || rounded < bytes || rounded > sim_visible_bytes(device) - used[device])
             return cudaErrorMemoryAllocation;
         first = round_up(next_device, PAGE);
         guard = first + round_up(rounded, PAGE);
@@ -240,7 +234,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     SIM_BEGIN();
     std::lock_guard<std::mutex> hold(lock);
-    *total = total_bytes();
+    *total = sim_visible_bytes(sim_current_device());
     *free_bytes = *total - used[sim_current_device()];
     return cudaSuccess;
 }

@@ -85,6 +85,7 @@ struct sim_nccl_rank {
     std::atomic<int> joined;
     std::atomic<int> aborted;
     std::atomic<uint64_t> host; // hash of the host's name
+    std::atomic<int> gpu;       // of the machine, whichever part of it
     std::atomic<uint64_t> side; // address of its sim_nccl_side in its device process
     sim_nccl_call call[2];
     std::atomic<uint64_t> windows; // registered so far

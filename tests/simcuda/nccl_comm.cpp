@@ -87,6 +87,22 @@ ncclResult_t check_config(const ncclConfig_t *config)
     return ncclSuccess;
 }
 
+// Two ranks at one place on the bus, instances of MIG or not: from 2.30 on that can be allowed.
+ncclResult_t check_gpus(const ncclComm *comm)
+{
+    const sim_nccl_shared *s = comm->shared;
+    const char *allowed = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    if (allowed && *allowed == '1' && sim_nccl_version() >= NCCL_VERSION(2, 30, 0))
+        return ncclSuccess;
+    for (int r = 0; r < comm->ranks; r++)
+        if (r != comm->rank && s->rank[r].host.load() == s->rank[comm->rank].host.load() &&
+            s->rank[r].gpu.load() == s->rank[comm->rank].gpu.load())
+            return sim_nccl_refuse(NULL, ncclInvalidUsage,
+                                   "ranks " + std::to_string(comm->rank) + " and " + std::to_string(r) +
+                                       " have the same GPU");
+    return ncclSuccess;
+}
+
 ncclResult_t join(ncclComm *comm)
 {
     sim_nccl_shared *s = comm->shared;
@@ -100,6 +116,7 @@ ncclResult_t join(ncclComm *comm)
     char host[256] = "";
     gethostname(host, sizeof host - 1);
     s->rank[comm->rank].host.store(std::hash<std::string>()(host));
+    s->rank[comm->rank].gpu.store(sim_visible_device(comm->device));
     const ncclResult_t attached = sim_nccl_check_cuda(NULL, attach(comm));
     if (attached != ncclSuccess)
         return attached;
@@ -108,7 +125,7 @@ ncclResult_t join(ncclComm *comm)
         pause_ms(1);
     if (comm->rank == 0)
         shm_unlink(comm->id.c_str());
-    return ncclSuccess;
+    return check_gpus(comm);
 }
 
 ncclResult_t make(ncclComm *comm, const ncclConfig_t *config)

@@ -5,6 +5,7 @@
 // hosts over the network card with the number of the GPU, whose counters are files of the folder that
 // PTB_SYSFS names (make_sysfs.sh), with the headers of its packets.
 #include "tests/simcuda/nccl.hpp"
+#include "tests/simcuda/shared.hpp"
 
 #include <fcntl.h>
 #include <math.h>
@@ -177,7 +178,8 @@ void add_network(const count *c)
 
 void settle(count *c)
 {
-    sim_link_traffic(c->seat->gpu, (uint64_t)c->sent, (uint64_t)c->received);
+    if (sim_visible(0).instance < 0) // an instance of MIG has shared memory
+        sim_link_traffic(c->seat->gpu, (uint64_t)c->sent, (uint64_t)c->received);
     add_network(c);
 }
 } // namespace

@@ -3,10 +3,11 @@
 // in the window for those of all peers: a real one reads and writes wrong places where they differ, this one
 // fails with ncclInvalidUsage.
 //
-// Where GPUs cannot reach each other (several hosts, nccl_symmetric=0) nothing is symmetric: NCCL 2.27 and
-// 2.28 give a window that is a mere registration, later ones none. With nccl_symmetric=2 there are windows,
-// and yet all runs as it does without.
+// Where GPUs cannot reach each other (several hosts, instances of MIG, nccl_symmetric=0) nothing is
+// symmetric: NCCL 2.27 and 2.28 give a window that is a mere registration, later ones none. With
+// nccl_symmetric=2 there are windows, and yet all runs as it does without.
 #include "tests/simcuda/nccl.hpp"
+#include "tests/simcuda/shared.hpp"
 
 #include <stdint.h>
 #include <time.h>
@@ -25,7 +26,7 @@ bool is_symmetric(const ncclComm *comm)
     for (int r = 1; r < comm->ranks; r++)
         if (comm->shared->rank[r].host.load() != comm->shared->rank[0].host.load())
             return false;
-    return sim_option("nccl_symmetric") != 0;
+    return sim_option("nccl_symmetric") != 0 && sim_visible(0).instance < 0;
 }
 
 // All ranks must come; false: the communicator failed meanwhile, or the sizes differ.

@@ -3,7 +3,6 @@
 // with its UUIDs and bus addresses. What is not asked for by core/nvml_cuda.c is not here.
 #include "tests/simcuda/shared.hpp"
 
-#include <map>
 #include <string>
 
 #include <stdio.h>
@@ -15,55 +14,24 @@ extern "C" {
 }
 
 namespace {
-// "key = value" of the machine file.
-const std::map<std::string, std::string> &machine()
-{
-    static const std::map<std::string, std::string> values = [] {
-        std::map<std::string, std::string> found;
-        char path[512], line[512], key[64], value[256];
-        if (!sim_option_text("machine", path, sizeof path))
-            return found;
-        FILE *file = fopen(path, "r");
-        if (!file) {
-            fprintf(stderr, "simulated device: PTB_SIM names the machine %s, which cannot be read\n", path);
-            exit(2);
-        }
-        while (fgets(line, sizeof line, file))
-            if (sscanf(line, " %63[a-z_0-9.] = %255[^\n]", key, value) == 2)
-                found[key] = value;
-        fclose(file);
-        return found;
-    }();
-    return values;
-}
-
-// The value of "gpuN.key" or else of "key".
-std::string text_of(unsigned index, const char *key, const char *otherwise)
-{
-    char own[96];
-    snprintf(own, sizeof own, "gpu%u.%s", index, key);
-    for (const char *name : {(const char *)own, key}) {
-        auto found = machine().find(name);
-        if (found != machine().end())
-            return found->second;
-    }
-    return otherwise;
-}
-
 unsigned long number_of(unsigned index, const char *key, unsigned long otherwise)
 {
-    const std::string text = text_of(index, key, "");
+    const std::string text = sim_machine_text(index, key, "");
     return text.empty() ? otherwise : strtoul(text.c_str(), NULL, 0);
 }
 
-// A handle is the index, so that none is a null pointer.
-ptb_nvml_device handle_of(unsigned index)
+// A handle is the index, so that none is a null pointer; above it, of an instance of MIG, its number.
+ptb_nvml_device handle_of(unsigned index, int instance = -1)
 {
-    return (ptb_nvml_device)(uintptr_t)(index + 1);
+    return (ptb_nvml_device)((uintptr_t)(instance + 1) << 16 | (uintptr_t)(index + 1));
 }
 unsigned index_of(ptb_nvml_device device)
 {
-    return (unsigned)((uintptr_t)device - 1);
+    return (unsigned)((uintptr_t)device & 0xffff) - 1;
+}
+int instance_of(ptb_nvml_device device)
+{
+    return (int)((uintptr_t)device >> 16) - 1;
 }
 
 int give_text(const std::string &text, char *out, unsigned length)
@@ -99,7 +67,7 @@ unsigned long long link_kib(unsigned gpu, unsigned link, int direction)
 // The GPU that a link leads to, by "gpuN.peers = 1 1 2 3", one number a link; -1: not given.
 int peer_of(unsigned gpu, unsigned link)
 {
-    const std::string text = text_of(gpu, "peers", "");
+    const std::string text = sim_machine_text(gpu, "peers", "");
     const char *next = text.c_str();
     char *end;
     for (;; next = end, link--) {
@@ -136,7 +104,6 @@ extern "C" void sim_link_traffic(int machine_device, uint64_t sent_bytes, uint64
 extern "C" {
 int nvmlInit_v2()
 {
-    machine();
     return (int)number_of(0, "nvml_error", PTB_NVML_SUCCESS);
 }
 int nvmlShutdown()
@@ -158,7 +125,7 @@ const char *nvmlErrorString(int result)
 }
 int nvmlSystemGetDriverVersion(char *version, unsigned length)
 {
-    return give_text(text_of(0, "driver", "simulated"), version, length);
+    return give_text(sim_machine_text(0, "driver", "simulated"), version, length);
 }
 int nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
@@ -176,36 +143,29 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, ptb_nvml_device *device)
 }
 int nvmlDeviceGetUUID(ptb_nvml_device device, char *text, unsigned length)
 {
-    unsigned char uuid[16];
-    std::string written = "GPU-";
-    sim_uuid((int)index_of(device), uuid);
-    for (int i = 0; i < 16; i++) {
-        char digits[8];
-        snprintf(digits, sizeof digits, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
-        written += digits;
-    }
-    return give_text(written, text, length);
+    return give_text(sim_uuid_text((int)index_of(device), instance_of(device)), text, length);
 }
 int nvmlDeviceGetHandleByUUID(const char *uuid, ptb_nvml_device *device)
 {
     for (unsigned i = 0; i < (unsigned)sim_machine_devices(); i++) {
-        char own[64];
-        nvmlDeviceGetUUID(handle_of(i), own, sizeof own);
-        *device = handle_of(i);
-        if (strcmp(own, uuid) == 0)
-            return PTB_NVML_SUCCESS;
+        for (int n = -1; n < sim_instances((int)i); n++) {
+            *device = handle_of(i, n);
+            if (sim_uuid_text((int)i, n) == uuid)
+                return PTB_NVML_SUCCESS;
+        }
     }
     return 6; // not found
 }
 int nvmlDeviceGetName(ptb_nvml_device device, char *name, unsigned length)
 {
-    return give_text("simulated " + text_of(index_of(device), "name", "GPU"), name, length);
+    return give_text(sim_instance_name((int)index_of(device), instance_of(device)), name, length);
 }
 int nvmlDeviceGetMemoryInfo(ptb_nvml_device device, ptb_nvml_memory *memory)
 {
     const unsigned long gib = number_of(index_of(device), "memory_gib", 0);
-    const long mib = sim_option("memory");
-    memory->total = gib ? (unsigned long long)gib << 30 : (unsigned long long)(mib > 0 ? mib : 16384) << 20;
+    memory->total = gib ? (unsigned long long)gib << 30 : sim_gpu_bytes();
+    if (instance_of(device) >= 0)
+        memory->total = sim_instance_bytes((int)index_of(device), instance_of(device));
     memory->free = memory->total;
     memory->used = 0;
     return PTB_NVML_SUCCESS;
@@ -254,7 +214,8 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(ptb_nvml_device device, unsigned link, p
 }
 int nvmlDeviceGetNvLinkRemoteDeviceType(ptb_nvml_device device, unsigned link, int *type)
 {
-    *type = text_of(index_of(device), "switch", "no") == "yes" ? PTB_NVML_PEER_SWITCH : PTB_NVML_PEER_GPU;
+    *type = sim_machine_text(index_of(device), "switch", "no") == "yes" ? PTB_NVML_PEER_SWITCH
+                                                                        : PTB_NVML_PEER_GPU;
     return has_link(device, link) ? (int)PTB_NVML_SUCCESS : (int)PTB_NVML_NOT_SUPPORTED;
 }
 int nvmlDeviceGetFieldValues(ptb_nvml_device device, int count, ptb_nvml_field *fields)
@@ -282,9 +243,19 @@ int nvmlDeviceGetFieldValues(ptb_nvml_device device, int count, ptb_nvml_field *
 }
 int nvmlDeviceGetMigMode(ptb_nvml_device device, unsigned *current, unsigned *pending)
 {
-    const int result = give_number(device, "mig", current);
-    *pending = *current;
-    return result;
+    const std::string mig = sim_machine_text(index_of(device), "mig", "");
+    *current = *pending = !mig.empty() && mig != "0";
+    return mig.empty() ? (int)PTB_NVML_NOT_SUPPORTED : (int)PTB_NVML_SUCCESS;
+}
+int nvmlDeviceGetMaxMigDeviceCount(ptb_nvml_device, unsigned *most)
+{
+    *most = 7;
+    return PTB_NVML_SUCCESS;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(ptb_nvml_device device, unsigned index, ptb_nvml_device *instance)
+{
+    *instance = handle_of(index_of(device), (int)index);
+    return (int)index < sim_instances((int)index_of(device)) ? (int)PTB_NVML_SUCCESS : 6; // not found
 }
 int nvmlDeviceGetEccMode(ptb_nvml_device device, int *current, int *pending)
 {

@@ -7,6 +7,7 @@
 #include "tests/simcuda/sim.hpp"
 
 #include <atomic>
+#include <string>
 
 #include <stdint.h>
 
@@ -26,6 +27,23 @@ enum {
     SIM_POISON = 0xff, // bytes of memory that nobody has written
     SIM_CANARY = 0xfb, // bytes around an allocation
 };
+
+// ---- what the machine is (options.cpp)
+
+// Device `index` of CUDA: a GPU of the machine, or of that GPU an instance of MIG (-1: the whole).
+struct sim_shown {
+    int gpu, instance; // gpu -1: there is none of that index
+};
+sim_shown sim_visible(int index);
+uint64_t sim_visible_bytes(int index); // of memory
+uint64_t sim_gpu_bytes(void);          // of one that is not cut
+// Of the file that PTB_SIM's `machine` names: the value of "gpuN.key" or else of "key".
+std::string sim_machine_text(unsigned gpu, const char *key, const char *otherwise);
+int sim_instances(int gpu);
+uint64_t sim_instance_bytes(int gpu, int instance);
+// As NVML writes them; instance -1: of the whole GPU.
+std::string sim_instance_name(int gpu, int instance);
+std::string sim_uuid_text(int gpu, int instance);
 
 // Somebody waits until another changes something; works between processes.
 struct sim_bell {

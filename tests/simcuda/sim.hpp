@@ -6,7 +6,7 @@
 // device process.
 //
 // PTB_SIM="name=value,...": settings and faults.
-//   devices=N     GPUs of the machine (8)              memory=MIB    memory of each (16384)
+//   devices=N     GPUs of the machine (8)              memory=MIB    memory of each (16384), if not cut
 //   delay=US      before each piece of work, a random time up to it: what is not ordered shows
 //   slow=US       each kernel takes so much longer     seed=N        of the random times (1)
 //   order=1       the threads of a block run from the last to the first
@@ -83,7 +83,9 @@ void sim_graph_hook(sim_node_hook *hook); // NULL: none
 long sim_option(const char *name);
 // As text, at most `bytes` with the NUL; false when it is not there.
 bool sim_option_text(const char *name, char *text, size_t bytes);
-// GPUs of the machine, before CUDA_VISIBLE_DEVICES, and which of them is device `index` of CUDA (-1: none).
+// GPUs of the machine, before CUDA_VISIBLE_DEVICES, and which of them is device `index` of CUDA, or has the
+// instance of MIG that is (-1: none). A machine file cuts its GPUs with `mig = 1g.10gb 1g.10gb 3g.40gb`, one
+// word an instance (`gpu1.mig`: one of them; 0: not cut; 1: MIG is on, without instances).
 int sim_machine_devices(void);
 int sim_visible_device(int index);
 void sim_uuid(int machine_device, unsigned char uuid[16]);

@@ -20,7 +20,7 @@ typedef struct {
     const char *environment; // "A=1 B=2"
     bool launched;
     const char *name;
-    int size, rank;
+    int size, rank, local_rank;
 } launch;
 
 static void set_environment(const char *text)
@@ -39,26 +39,31 @@ static void detection(void **state)
 {
     (void)state;
     static const launch cases[] = {
-        {"HOME=/", false, "", 0, -1},
-        {"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=3", true, "Open MPI", 4, 3},
-        {"OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0", true, "Open MPI", 1, 0},
+        {"HOME=/", false, "", 0, -1, -1},
+        {"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_LOCAL_RANK=1", true, "Open MPI", 4, 3,
+         1},
+        {"OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0", true, "Open MPI", 1, 0, -1},
         // mpirun inside a Slurm job: the step is the one that carries mpirun's daemons, one a node.
         {"OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_RANK=5 PMIX_RANK=5 SLURM_STEP_ID=0 SLURM_PROCID=1 "
-         "SLURM_STEP_NUM_TASKS=2",
-         true, "Open MPI", 8, 5},
-        {"PMI_SIZE=2 PMI_RANK=1", true, "PMI", 2, 1},
-        {"PMI_RANK=1 SLURM_STEP_ID=3 SLURM_STEP_NUM_TASKS=6 SLURM_PROCID=1", true, "PMI", 6, 1},
-        {"PMIX_RANK=2", true, "PMIx", 0, 2},
-        {"PMIX_RANK=2 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=16 SLURM_PROCID=2", true, "PMIx", 16, 2},
+         "SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0",
+         true, "Open MPI", 8, 5, -1},
+        {"PMI_SIZE=2 PMI_RANK=1 MPI_LOCALRANKID=1", true, "PMI", 2, 1, 1},
+        {"PMI_RANK=1 SLURM_STEP_ID=3 SLURM_STEP_NUM_TASKS=6 SLURM_PROCID=1 SLURM_LOCALID=0", true, "PMI", 6,
+         1, 0},
+        {"PMIX_RANK=2", true, "PMIx", 0, 2, -1},
+        {"PMIX_RANK=2 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=16 SLURM_PROCID=2 SLURM_LOCALID=2", true, "PMIx",
+         16, 2, 2},
         // srun without an MPI interface.
-        {"SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2", true, "Slurm",
-         2, 1},
-        {"SLURM_JOB_ID=1 SLURM_STEPID=0 SLURM_PROCID=1 SLURM_NTASKS=2", true, "Slurm", 2, 1},
+        {"SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_LOCALID=0 SLURM_NTASKS=2 "
+         "SLURM_STEP_NUM_TASKS=2",
+         true, "Slurm", 2, 1, 0},
+        {"SLURM_JOB_ID=1 SLURM_STEPID=0 SLURM_PROCID=1 SLURM_NTASKS=2", true, "Slurm", 2, 1, -1},
         // Shells: of sbatch, of salloc (with an interactive step), and of `srun --pty`.
-        {"SLURM_JOB_ID=1 SLURM_PROCID=0 SLURM_NTASKS=8", false, "", 0, -1},
-        {"SLURM_JOB_ID=1 SLURM_STEP_ID=4294967290 SLURM_PROCID=0 SLURM_NTASKS=8", false, "", 0, -1},
-        {"SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_NTASKS=8", false, "", 0,
-         -1},
+        {"SLURM_JOB_ID=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=8", false, "", 0, -1, -1},
+        {"SLURM_JOB_ID=1 SLURM_STEP_ID=4294967290 SLURM_PROCID=0 SLURM_NTASKS=8", false, "", 0, -1, -1},
+        {"SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_STEP_NUM_TASKS=1 "
+         "SLURM_NTASKS=8",
+         false, "", 0, -1, -1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ptb_launcher l;
@@ -68,6 +73,7 @@ static void detection(void **state)
         assert_string_equal(l.name, cases[i].name);
         assert_int_equal(l.size, cases[i].size);
         assert_int_equal(l.rank, cases[i].rank);
+        assert_int_equal(l.local_rank, cases[i].local_rank);
     }
 }
 
