@@ -64,7 +64,8 @@ typedef ptb_status ptb_call_fn(void *arg);
 typedef struct {
     ptb_plugin plugin;
     // In a process that is a rank, before anything else is done with the device: takes what is this rank's of
-    // what the environment names for all ranks of the host. Once taken it stays. NULL: nothing is to be chosen.
+    // what the environment names for all ranks of the host. Once taken it stays. NULL: nothing is to be
+    // chosen.
     void (*choose)(int local_rank);
     // Those that the ranks of this host can open, 0 where none can be used; nothing is logged. NULL: as many
     // as are asked for (the host).

@@ -117,8 +117,8 @@ void ptb_nvml_read_instances(const ptb_nvml *nvml, ptb_nvml_device device, ptb_n
 const char *ptb_nvml_instance_size(const ptb_nvml_instance *instance);
 // "instances": [...], with ", " at the end.
 void ptb_nvml_describe_instances(const ptb_nvml_instances *instances, ptb_text *json);
-// Those of CUDA_VISIBLE_DEVICES that NVML does not know: how many, and their names. Of names in short forms it
-// cannot be told.
+// Those of CUDA_VISIBLE_DEVICES that NVML does not know: how many, and their names. Of names in short forms
+// it cannot be told.
 int ptb_nvml_missing_instances(const ptb_nvml *nvml, ptb_text *names);
 // How the GPU is cut, and which kind of instance this process sees: to one and the same *has_seen of all
 // GPUs, false at first.
