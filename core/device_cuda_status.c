@@ -36,7 +36,9 @@ static const struct {
      "may be "
      "opened by this user"},
     {cudaErrorNoDevice, PTB_UNSUPPORTED,
-     "no GPU can be seen: check nvidia-smi, CUDA_VISIBLE_DEVICES, and the container's --gpus"},
+     "no GPU can be seen: check nvidia-smi, CUDA_VISIBLE_DEVICES, the container's --gpus, and where MIG is "
+     "on "
+     "that there are instances"},
     {cudaErrorInvalidDevice, PTB_UNSUPPORTED,
      "there is no such GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES"},
     {cudaErrorDevicesUnavailable, PTB_UNSUPPORTED,

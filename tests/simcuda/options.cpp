@@ -211,9 +211,21 @@ std::vector<sim_shown> shown()
 }
 } // namespace
 
+// CUDA, too, reads the variable once.
+static std::vector<sim_shown> &read_once()
+{
+    static std::vector<sim_shown> all = shown();
+    return all;
+}
+
+void sim_look_again(void)
+{
+    read_once() = shown();
+}
+
 sim_shown sim_visible(int index)
 {
-    static const std::vector<sim_shown> all = shown(); // CUDA, too, reads the variable once
+    const std::vector<sim_shown> &all = read_once();
     return index < (int)all.size() ? all[(size_t)index] : sim_shown{-1, -1};
 }
 

@@ -88,6 +88,7 @@ bool sim_option_text(const char *name, char *text, size_t bytes);
 // word an instance (`gpu1.mig`: one of them; 0: not cut; 1: MIG is on, without instances).
 int sim_machine_devices(void);
 int sim_visible_device(int index);
+void sim_look_again(void); // for tests: CUDA_VISIBLE_DEVICES, which is read once, has changed
 void sim_uuid(int machine_device, unsigned char uuid[16]);
 void sim_pci_bus_id(int machine_device, char text[16]); // "00000000:1b:00.0"
 

@@ -341,6 +341,9 @@ static void devices(void **)
     assert_int_equal(count, 8);
     setenv("CUDA_VISIBLE_DEVICES", "3,1,9,0", 1); // ends before 9, of which there is none
     CHECK(cudaGetDeviceCount(&count));
+    assert_int_equal(count, 8); // it was read before
+    sim_look_again();
+    CHECK(cudaGetDeviceCount(&count));
     assert_int_equal(count, 2);
     CHECK(cudaSetDevice(1));
     CHECK(cudaGetDevice(&device));
@@ -350,12 +353,15 @@ static void devices(void **)
     assert_int_equal(of.uuid.bytes[15], 3);
     assert_int_equal(cudaSetDevice(2), cudaErrorInvalidDevice);
     setenv("CUDA_VISIBLE_DEVICES", "GPU-73696d75-6c61-7465-6400-000000000005", 1);
+    sim_look_again();
     CHECK(cudaSetDevice(0));
     CHECK(cudaGetDeviceProperties(&of, 0));
     assert_int_equal(of.uuid.bytes[15], 5);
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    sim_look_again();
     assert_int_equal(cudaGetDeviceCount(&count), cudaErrorNoDevice);
     unsetenv("CUDA_VISIBLE_DEVICES");
+    sim_look_again();
     cudaGetLastError();
 }
 
