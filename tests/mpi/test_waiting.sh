@@ -2,6 +2,7 @@
 # Where ranks have fewer processors than threads, OpenMP's threads sleep where they wait, whoever has started the ranks, and
 # what is stored says so. The library itself tells how it waits (OMP_DISPLAY_ENV), once for each start of the program.
 # ctest: waits 15
+# ctest: unsanitized
 . "$PTB_SOURCE/tests/mpi/run_common.sh"
 export ASAN_OPTIONS=detect_leaks=0
 # The first processors that this test may use: one, and two where there are as many.
